@@ -1,0 +1,167 @@
+"""Checks of the operator's arguments: each failure names the argument, what it got and what it takes."""
+
+import math
+from numbers import Real
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from reluformer.ops.visibility import UNBOUNDED, Band
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+# Boundaries already read, with the tensor version they were read at: reading waits for the GPU, so every layer of a model
+# that shares one tensor of boundaries should pay for it once.
+_known_bounds = WeakTensorKeyDictionary()
+
+
+def shape_of(x: Tensor) -> str:
+    """The shape as a reader writes it: ``(2, 8, 100, 64)``."""
+    return str(tuple(x.shape))
+
+
+def check_qkv(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
+    """Check ranks, dtypes, devices and head counts; ``layout`` is ``"BHND"`` or ``"THD"``, packed."""
+    rank, heads = len(layout), layout.index("H")
+    for name, x in (("q", q), ("k", k), ("v", v)):
+        if not isinstance(x, Tensor):
+            raise ValueError(f"{name} must be a tensor, got {type(x).__name__}")
+        if x.dim() != rank:
+            raise ValueError(f"{name} must have {rank} dimensions ({', '.join(layout)}), got shape {shape_of(x)}")
+        if x.dtype not in DTYPES:
+            raise ValueError(f"{name} must be float16, bfloat16, float32 or float64, got {x.dtype}")
+        if x.dtype != q.dtype:
+            raise ValueError(f"{name} must have the dtype of q, {q.dtype}, got {x.dtype}")
+        if x.device != q.device:
+            raise ValueError(f"{name} must be on the device of q, {q.device}, got {x.device}")
+    if k.shape != v.shape:
+        raise ValueError(f"v must have the shape of k, {shape_of(k)}, got {shape_of(v)}")
+    if q.shape[-1] != k.shape[-1]:
+        raise ValueError(f"k must have the head dimension of q, {q.shape[-1]}, got {k.shape[-1]}")
+    if q.shape[-1] == 0:
+        raise ValueError(f"q must have a head dimension of at least 1, got shape {shape_of(q)}")
+    if layout == "BHND" and q.shape[0] != k.shape[0]:
+        raise ValueError(f"k must have the batch size of q, {q.shape[0]}, got {k.shape[0]}")
+    if k.shape[heads] == 0 or q.shape[heads] % k.shape[heads]:
+        raise ValueError(f"q must have a multiple of k's {k.shape[heads]} heads, got {q.shape[heads]}")
+
+
+def check_per_head(name: str, x: Tensor | None, q: Tensor, heads: int) -> None:
+    """Check a tensor of one value per query head."""
+    if x is None:
+        return
+    if not isinstance(x, Tensor):
+        raise ValueError(f"{name} must be a tensor of shape ({heads},), one value per query head, got {x!r}")
+    if tuple(x.shape) != (heads,):
+        raise ValueError(f"{name} must have shape ({heads},), one value per query head, got {shape_of(x)}")
+    if not x.dtype.is_floating_point:
+        raise ValueError(f"{name} must be a floating-point tensor, got {x.dtype}")
+    if x.device != q.device:
+        raise ValueError(f"{name} must be on the device of q, {q.device}, got {x.device}")
+
+
+def split_gamma(gamma: Tensor | float | None, q: Tensor, heads: int) -> tuple[Tensor | None, float]:
+    """Gamma as (one value per head or None, one number for all heads): their product divides the weights."""
+    if gamma is None:
+        return None, 1.0
+    if isinstance(gamma, Tensor):
+        check_per_head("gamma", gamma, q, heads)
+        return gamma, 1.0
+    if isinstance(gamma, bool) or not isinstance(gamma, Real):
+        raise ValueError(f"gamma must be None, a number or a tensor of shape ({heads},), got {gamma!r}")
+    if not (math.isfinite(gamma) and gamma > 0):
+        raise ValueError(f"gamma must be a positive number, got {gamma!r}")
+    return None, float(gamma)
+
+
+def check_numbers(alpha: float, power: int, scale: float | None, head_dim: int) -> float:
+    """Check alpha and power; return the scale, by default ``1 / sqrt(D)``."""
+    if isinstance(alpha, bool) or not isinstance(alpha, Real) or not (math.isfinite(alpha) and alpha >= 0):
+        raise ValueError(f"alpha must be a number >= 0, got {alpha!r}")
+    if isinstance(power, bool) or power not in (1, 2):
+        raise ValueError(f"power must be 1 or 2, got {power!r}")
+    if scale is None:
+        return head_dim**-0.5
+    if isinstance(scale, bool) or not isinstance(scale, Real) or not (math.isfinite(scale) and scale > 0):
+        raise ValueError(f"scale must be None or a positive number, got {scale!r}")
+    return float(scale)
+
+
+def make_band(causal: bool, window: int | tuple[int, int] | None) -> Band:
+    """Causal and window as a band; a window of ``w`` reaches ``w - 1`` keys to either side."""
+    if not isinstance(causal, bool):
+        raise ValueError(f"causal must be True or False, got {causal!r}")
+    left = right = UNBOUNDED
+    if isinstance(window, int) and not isinstance(window, bool) and window >= 1:
+        left = right = window - 1
+    elif (
+        isinstance(window, tuple | list)
+        and len(window) == 2
+        and all(isinstance(w, int) and not isinstance(w, bool) and w >= UNBOUNDED for w in window)
+    ):
+        left, right = window
+    elif window is not None:
+        raise ValueError(
+            f"window must be None, an int >= 1 or a pair (left, right) of ints >= 0, -1 for no bound, got {window!r}"
+        )
+    return Band(left, 0 if causal else right)
+
+
+def check_key_mask(mask: Tensor | None, q: Tensor, m: int) -> None:
+    """Check a key padding mask: boolean, ``(B, M)``."""
+    if mask is None:
+        return
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        raise ValueError(f"key_padding_mask must be a boolean tensor, True = may be seen, got {got}")
+    if tuple(mask.shape) != (q.shape[0], m):
+        raise ValueError(f"key_padding_mask must have shape (B, M) = ({q.shape[0]}, {m}), got {shape_of(mask)}")
+    if mask.device != q.device:
+        raise ValueError(f"key_padding_mask must be on the device of q, {q.device}, got {mask.device}")
+
+
+def check_attn_mask(mask: Tensor | None, q: Tensor, m: int) -> Tensor | None:
+    """Check a mask that broadcasts to ``(B, Hq, N, M)``; return it as ``(B|1, Hq|1, N, M)``."""
+    if mask is None:
+        return None
+    if not isinstance(mask, Tensor):
+        raise ValueError(f"attn_mask must be a tensor, got {type(mask).__name__}")
+    if mask.dtype != torch.bool and not mask.dtype.is_floating_point:
+        raise ValueError(f"attn_mask must be boolean or floating point, got {mask.dtype}")
+    if mask.device != q.device:
+        raise ValueError(f"attn_mask must be on the device of q, {q.device}, got {mask.device}")
+    b, h, n, _ = q.shape
+    wide = mask[(None,) * (4 - mask.dim())] if mask.dim() < 4 else mask
+    if wide.dim() != 4 or any(size not in (1, full) for size, full in zip(wide.shape, (b, h, n, m), strict=True)):
+        raise ValueError(
+            f"attn_mask must broadcast to (B, Hq, N, M) = ({b}, {h}, {n}, {m}), got shape {shape_of(mask)}"
+        )
+    return wide.expand(-1, -1, n, m)
+
+
+def check_cu_seqlens(name: str, cu: Tensor, packed: Tensor, max_seqlen: int, max_name: str) -> None:
+    """Check sequence boundaries ``[0, ..., T]``: one dimension, int32, not decreasing, covering the packed tensor."""
+    if not isinstance(cu, Tensor) or cu.dtype != torch.int32 or cu.dim() != 1 or cu.numel() < 2:
+        got = f"{cu.dtype} of shape {shape_of(cu)}" if isinstance(cu, Tensor) else type(cu).__name__
+        raise ValueError(f"{name} must be an int32 tensor of shape (sequences + 1,), got {got}")
+    if cu.device != packed.device:
+        raise ValueError(f"{name} must be on the device of q, {packed.device}, got {cu.device}")
+    if isinstance(max_seqlen, bool) or not isinstance(max_seqlen, int | torch.SymInt) or max_seqlen < 0:
+        raise ValueError(f"{max_name} must be an int >= 0, got {max_seqlen!r}")
+    if torch.compiler.is_compiling() or cu.is_meta:  # no values to read
+        return
+    bounds = _read_bounds(cu)
+    lengths = [stop - start for start, stop in zip(bounds, bounds[1:], strict=False)]
+    if bounds[0] != 0 or bounds[-1] != packed.shape[0] or min(lengths) < 0:
+        raise ValueError(f"{name} must rise from 0 to {packed.shape[0]}, the packed length, got {bounds}")
+    if max(lengths) > max_seqlen:
+        raise ValueError(f"{max_name} must be at least the longest sequence, {max(lengths)}, got {max_seqlen}")
+
+
+def _read_bounds(cu: Tensor) -> list[int]:
+    version, bounds = _known_bounds.get(cu, (None, None))
+    if version != cu._version:
+        bounds = cu.tolist()
+        _known_bounds[cu] = (cu._version, bounds)
+    return bounds

@@ -1,0 +1,407 @@
+"""ReLU attention for users: checks the arguments, picks the back end, and tells PyTorch how to differentiate it.
+
+The chunked and Triton back ends sit behind one pair of custom operators, ``reluformer::attention_forward`` and
+``reluformer::attention_backward``, so that ``torch.compile`` sees them whole. The reference is plain PyTorch.
+"""
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor
+
+from reluformer.ops import arguments, chunked, reference
+from reluformer.ops.problem import Problem
+from reluformer.ops.statistics import AttentionStats
+from reluformer.ops.visibility import Band, count_visible
+
+Backend = Literal["auto", "reference", "chunked", "triton"]
+BACKENDS = ("auto", "reference", "chunked", "triton")
+Stats = tuple[Tensor, AttentionStats]
+
+_PROBLEM = (
+    "Tensor q, Tensor k, Tensor v, Tensor? gamma, Tensor? bias, Tensor? key_mask, Tensor? attn_mask, Tensor? count, "
+    "Tensor? cu_q, Tensor? cu_k, SymInt max_q, SymInt max_k, float divisor, float alpha, int power, float scale, "
+    "SymInt left, SymInt right, bool stats, str backend"
+)
+_PROBLEM_SIZE = _PROBLEM.count(",") + 1
+
+
+@overload
+def relu_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, return_stats: Literal[False] = False, **options: Any
+) -> Tensor: ...
+@overload
+def relu_attention(q: Tensor, k: Tensor, v: Tensor, *, return_stats: Literal[True], **options: Any) -> Stats: ...
+def relu_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    gamma: Tensor | float | None = None,
+    alpha: float = 0.5,
+    power: int = 1,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    causal: bool = False,
+    key_padding_mask: Tensor | None = None,
+    attn_mask: Tensor | None = None,
+    window: int | tuple[int, int] | None = None,
+    return_stats: bool = False,
+    backend: Backend = "auto",
+) -> Tensor | Stats:
+    r"""Attention whose weights are rectified scores.
+
+    .. math::
+        h_i = \sum_j w_{ij} v_j \qquad
+        w_{ij} = \frac{\mathrm{relu}(s\, q_i \cdot k_j + b_h)^p}{\gamma_h\, (n_i / 2)^\alpha}
+
+    where :math:`n_i` counts the keys that query ``i`` may see. A row that may see none gives zeros.
+
+    Args:
+        q: Queries ``(B, Hq, N, D)``; float16, bfloat16, float32 or float64. Under autocast all three are cast.
+        k: Keys ``(B, Hk, M, D)``; ``Hq`` is a multiple of ``Hk``, and each key head serves ``Hq / Hk`` query heads.
+        v: Values ``(B, Hk, M, D)``.
+        gamma: Divides the weights: None for 1, a positive number, or a tensor ``(Hq,)``, differentiable, whose entries
+            must be positive (they are not read, hence not checked).
+        alpha: Exponent of the length, at least 0: 1/2 keeps the output's variance, 1 the row's mass.
+        power: 1 or 2. A temperature cannot sharpen rectified scores; a power and a threshold (a negative bias) can.
+        bias: Added to the score, None or a tensor ``(Hq,)``, differentiable.
+        scale: Multiplies the score, positive; None for ``1 / sqrt(D)``.
+        causal: Hide later keys. The last query is aligned with the last key, whatever N and M.
+        key_padding_mask: Boolean ``(B, M)``, True = may be seen.
+        attn_mask: Broadcasts to ``(B, Hq, N, M)``. Boolean, True = may be seen; or floating point, added to the score
+            and differentiable, ``-inf`` = may not be seen.
+        window: ``w`` lets a query see its own position and ``w - 1`` keys to either side (with ``causal``, to the
+            left); a pair ``(left, right)`` sets both sides, -1 for no bound.
+        return_stats: Also return the :class:`AttentionStats` of the rows, computed in the same pass.
+        backend: ``"reference"`` is the specification, ``"chunked"`` runs anywhere in linear memory, ``"triton"`` is
+            fused for NVIDIA GPUs; ``"auto"`` takes Triton where it can run and chunked elsewhere. All mean the same.
+            Triton hands masks that need a gradient to chunked.
+
+    Returns:
+        The output ``(B, Hq, N, D)``, or a pair of it and the statistics.
+
+    Example:
+        >>> q, k, v = torch.randn(3, 2, 8, 100, 64)
+        >>> out, stats = relu_attention(q, k, v, causal=True, return_stats=True)
+        >>> out.shape, stats.mass.shape
+        (torch.Size([2, 8, 100, 64]), torch.Size([2, 8, 100]))
+    """
+    q, k, v = _autocast(q, k, v)
+    arguments.check_qkv(q, k, v, "BHND")
+    n, m = q.shape[2], k.shape[2]
+    heads = q.shape[1]
+    per_head, divisor = arguments.split_gamma(gamma, q, heads)
+    arguments.check_per_head("bias", bias, q, heads)
+    scale = arguments.check_numbers(alpha, power, scale, q.shape[-1])
+    band = arguments.make_band(causal, window)
+    arguments.check_key_mask(key_padding_mask, q, m)
+    attn_mask = arguments.check_attn_mask(attn_mask, q, m)
+    backend = _choose(backend, q, attn_mask)
+
+    if backend == "reference":
+        out, stats = reference.attention(
+            q,
+            k,
+            v,
+            gamma=divisor if per_head is None else per_head,
+            alpha=alpha,
+            power=power,
+            bias=bias,
+            scale=scale,
+            band=band,
+            key_mask=key_padding_mask,
+            attn_mask=attn_mask,
+        )
+        return (out, stats) if return_stats else out
+
+    count = None
+    if key_padding_mask is not None or attn_mask is not None:
+        count = count_visible(band, n, m, key_padding_mask, attn_mask, q.device)
+    out, mass, entropy, active = torch.ops.reluformer.attention_forward(
+        q, k, v, per_head, bias, key_padding_mask, attn_mask, count, None, None, n, m,
+        divisor, float(alpha), power, scale, band.left, band.right, return_stats, backend,
+    )  # fmt: skip
+    return (out, AttentionStats(mass, entropy, active.detach())) if return_stats else out
+
+
+@overload
+def relu_attention_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    *,
+    return_stats: Literal[False] = False,
+    **options: Any,
+) -> Tensor: ...
+@overload
+def relu_attention_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    *,
+    return_stats: Literal[True],
+    **options: Any,
+) -> Stats: ...
+def relu_attention_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    *,
+    gamma: Tensor | float | None = None,
+    alpha: float = 0.5,
+    power: int = 1,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    causal: bool = False,
+    window: int | tuple[int, int] | None = None,
+    return_stats: bool = False,
+    backend: Backend = "auto",
+) -> Tensor | Stats:
+    """ReLU attention over sequences of different lengths packed one after another, without padding.
+
+    Sequence ``s`` holds the queries ``cu_seqlens_q[s]:cu_seqlens_q[s + 1]`` and the keys
+    ``cu_seqlens_k[s]:cu_seqlens_k[s + 1]``, and its queries see its own keys alone.
+
+    Args:
+        q: Queries ``(Tq, Hq, D)``.
+        k: Keys ``(Tk, Hk, D)``.
+        v: Values ``(Tk, Hk, D)``.
+        cu_seqlens_q: Boundaries ``[0, ..., Tq]``, int32, ``(sequences + 1,)``.
+        cu_seqlens_k: Boundaries ``[0, ..., Tk]``, int32, ``(sequences + 1,)``.
+        max_seqlen_q: At least the length of the longest sequence of queries.
+        max_seqlen_k: At least the length of the longest sequence of keys.
+        gamma: As in :func:`relu_attention`, and so are all that follow.
+        alpha: See there.
+        power: See there.
+        bias: See there.
+        scale: See there.
+        causal: See there.
+        window: See there.
+        return_stats: See there; each statistic is ``(Tq, Hq)``.
+        backend: See there.
+
+    Returns:
+        The output ``(Tq, Hq, D)``, or a pair of it and the statistics.
+    """
+    q, k, v = _autocast(q, k, v)
+    arguments.check_qkv(q, k, v, "THD")
+    heads = q.shape[1]
+    arguments.check_cu_seqlens("cu_seqlens_q", cu_seqlens_q, q, max_seqlen_q, "max_seqlen_q")
+    arguments.check_cu_seqlens("cu_seqlens_k", cu_seqlens_k, k, max_seqlen_k, "max_seqlen_k")
+    if cu_seqlens_q.shape != cu_seqlens_k.shape:
+        raise ValueError(
+            f"cu_seqlens_k must have the length of cu_seqlens_q, {cu_seqlens_q.shape[0]}, got {cu_seqlens_k.shape[0]}"
+        )
+    per_head, divisor = arguments.split_gamma(gamma, q, heads)
+    arguments.check_per_head("bias", bias, q, heads)
+    scale = arguments.check_numbers(alpha, power, scale, q.shape[-1])
+    band = arguments.make_band(causal, window)
+    backend = _choose(backend, q, None)
+
+    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))  # (1, H, T, D): packed is a batch of one
+    if backend == "reference":
+        out, stats = _reference_varlen(
+            q,
+            k,
+            v,
+            cu_seqlens_q,
+            cu_seqlens_k,
+            gamma=divisor if per_head is None else per_head,
+            alpha=alpha,
+            power=power,
+            bias=bias,
+            scale=scale,
+            band=band,
+        )
+    else:
+        out, mass, entropy, active = torch.ops.reluformer.attention_forward(
+            q, k, v, per_head, bias, None, None, None, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+            divisor, float(alpha), power, scale, band.left, band.right, return_stats, backend,
+        )  # fmt: skip
+        stats = AttentionStats(mass, entropy, active.detach())
+    out = out[0].transpose(0, 1)  # (T, H, D)
+    return (out, AttentionStats(*(x[0].transpose(0, 1) for x in stats))) if return_stats else out
+
+
+def _reference_varlen(
+    q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, **options: Any
+) -> tuple[Tensor, AttentionStats]:
+    """One sequence after another; the results side by side."""
+    outs, stats = [], []
+    for q_start, q_stop, k_start, k_stop in zip(*(c.tolist() for c in (cu_q, cu_q[1:], cu_k, cu_k[1:])), strict=False):
+        out, stat = reference.attention(
+            q[:, :, q_start:q_stop],
+            k[:, :, k_start:k_stop],
+            v[:, :, k_start:k_stop],
+            key_mask=None,
+            attn_mask=None,
+            **options,
+        )
+        outs.append(out)
+        stats.append(stat)
+    return torch.cat(outs, 2), AttentionStats(*(torch.cat(parts, 2) for parts in zip(*stats, strict=True)))
+
+
+def _autocast(*tensors: Tensor) -> Sequence[Tensor]:
+    """Cast to the autocast dtype where autocast is on, as scaled_dot_product_attention does."""
+    device = getattr(tensors[0], "device", torch.device("cpu")).type
+    if device == "meta" or not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return [x.to(dtype) if isinstance(x, Tensor) and x.dtype == torch.float32 else x for x in tensors]
+
+
+def _choose(backend: str, q: Tensor, attn_mask: Tensor | None) -> Literal["reference", "chunked", "triton"]:
+    """The back end that will run: ``auto`` resolved, an impossible choice refused."""
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+    obstacle = _triton_obstacle(q)
+    if backend == "triton" and obstacle:
+        raise RuntimeError(f"backend 'triton' cannot run: {obstacle}; use 'auto' or 'chunked'")
+    mask_needs_grad = attn_mask is not None and attn_mask.requires_grad and torch.is_grad_enabled()
+    if backend == "triton" or (backend == "auto" and q.is_cuda and not obstacle):
+        return "chunked" if mask_needs_grad else "triton"
+    return "reference" if backend == "reference" else "chunked"
+
+
+def _triton_obstacle(q: Tensor) -> str | None:
+    """Why Triton cannot take these tensors, or None."""
+    if not _HAS_TRITON:
+        return "Triton is not installed"
+    if not q.is_cuda and not _interpreted():
+        return f"it needs tensors on an NVIDIA GPU, q is on {q.device}"
+    if q.is_cuda and torch.version.cuda is None:
+        return "it needs an NVIDIA GPU"
+    if q.dtype == torch.float64:
+        return "it has no float64 kernels"
+    if q.shape[-1] > 256:
+        return f"its head dimensions end at 256, q has {q.shape[-1]}"
+    return None
+
+
+_HAS_TRITON = importlib.util.find_spec("triton") is not None
+
+
+def _interpreted() -> bool:
+    """Whether Triton interprets its kernels, which then take CPU tensors."""
+    return os.environ.get("TRITON_INTERPRET", "0") not in ("", "0", "false", "off")
+
+
+def _module(backend: str) -> ModuleType:
+    if backend == "chunked":
+        return chunked
+    from reluformer.ops import triton  # Triton is imported when it is first used: machines without it do not need it
+
+    return triton
+
+
+def _problem(args: Sequence[Any]) -> Problem:
+    """The operator's flat arguments as a Problem (less the back end, which comes last)."""
+    *head, left, right, stats, _ = args
+    return Problem(*head, band=Band(left, right), stats=stats)
+
+
+def _forward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return tuple(_module(args[-1]).forward(_problem(args)))
+
+
+def _backward(
+    grad_out: Tensor,
+    grad_mass: Tensor | None,
+    grad_entropy: Tensor | None,
+    out: Tensor | None,
+    mass: Tensor | None,
+    entropy: Tensor | None,
+    need_gamma: bool,
+    need_bias: bool,
+    need_mask: bool,
+    *args: Any,
+) -> tuple[Tensor, ...]:
+    return tuple(
+        _module(args[-1]).backward(
+            _problem(args), grad_out, grad_mass, grad_entropy, out, mass, entropy, need_gamma, need_bias, need_mask
+        )
+    )
+
+
+def _fake_forward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    q, stats = args[0], args[-2]
+    wide = torch.promote_types(q.dtype, torch.float32)
+    shape = q.shape[:3] if stats else (0,)
+    return (torch.empty_like(q), *(q.new_empty(shape, dtype=wide) for _ in range(3)))
+
+
+def _fake_backward(*args: Any) -> tuple[Tensor, ...]:
+    need_gamma, need_bias, need_mask, q, k, v, gamma, bias, _, attn_mask = args[6:16]
+    optional = ((gamma, need_gamma), (bias, need_bias), (attn_mask, need_mask))
+    return (
+        torch.empty_like(q),
+        torch.empty_like(k),
+        torch.empty_like(v),
+        *(torch.empty_like(x, memory_format=torch.contiguous_format) if need else q.new_empty(0) for x, need in optional),
+    )
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)
+    tensors, ctx.options = inputs[:10], inputs[10:]
+    need = ctx.needs_input_grad
+    ctx.need = (need[3], need[4], need[6])  # gamma, bias, attn_mask
+    out, mass, entropy, _ = output
+    stats = inputs[-2]
+    # Gamma's gradient is the only one that needs the output; the entropy's needs the statistics it was made of.
+    ctx.save_for_backward(
+        *tensors, out if need[3] else None, mass if stats else None, entropy if stats else None
+    )
+
+
+def _autograd(ctx: Any, grad_out: Tensor | None, grad_mass: Any, grad_entropy: Any, _: Any) -> tuple[Any, ...]:
+    *tensors, out, mass, entropy = ctx.saved_tensors
+    if grad_out is None:
+        grad_out = torch.zeros_like(tensors[0])
+    need_gamma, need_bias, need_mask = ctx.need
+    dq, dk, dv, dgamma, dbias, dmask = torch.ops.reluformer.attention_backward(
+        grad_out, grad_mass, grad_entropy, out, mass, entropy, need_gamma, need_bias, need_mask, *tensors, *ctx.options
+    )
+    return (
+        dq, dk, dv, dgamma if need_gamma else None, dbias if need_bias else None, None,
+        dmask if need_mask else None, *(None,) * (_PROBLEM_SIZE - 7),
+    )  # fmt: skip
+
+
+_forward_op = torch.library.custom_op(
+    "reluformer::attention_forward",
+    _forward,
+    mutates_args=(),
+    schema=f"({_PROBLEM}) -> (Tensor, Tensor, Tensor, Tensor)",
+)
+_backward_op = torch.library.custom_op(
+    "reluformer::attention_backward",
+    _backward,
+    mutates_args=(),
+    schema=(
+        "(Tensor grad_out, Tensor? grad_mass, Tensor? grad_entropy, Tensor? out, Tensor? mass, Tensor? entropy, "
+        f"bool need_gamma, bool need_bias, bool need_mask, {_PROBLEM}) "
+        "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    ),
+)
+_forward_op.register_fake(_fake_forward)
+_backward_op.register_fake(_fake_backward)
+_forward_op.register_autograd(_autograd, setup_context=_setup_context)

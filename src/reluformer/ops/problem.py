@@ -1,0 +1,60 @@
+"""One call of the operator, as the back ends see it: arguments checked, shapes normal, defaults filled in."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from reluformer.ops.visibility import Band
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Everything that a back end needs to know.
+
+    Packed sequences have ``B = 1``, the packed length as ``N`` and ``M``, and boundaries ``cu_q`` and ``cu_k``.
+    """
+
+    q: Tensor  # (B, Hq, N, D)
+    k: Tensor  # (B, Hk, M, D)
+    v: Tensor  # (B, Hk, M, D)
+    gamma: Tensor | None  # (Hq,)
+    bias: Tensor | None  # (Hq,)
+    key_mask: Tensor | None  # (B, M), True = may be seen
+    attn_mask: Tensor | None  # (B|1, Hq|1, N, M), boolean, or floating point and added to the score
+    count: Tensor | None  # (B|1, Hq|1, N), float32: visible keys where a mask makes them irregular, else None
+    cu_q: Tensor | None  # (sequences + 1,), int32
+    cu_k: Tensor | None
+    max_q: int  # the longest sequence: N and M unless packed
+    max_k: int
+    divisor: float  # divides every weight, beside gamma
+    alpha: float
+    power: int
+    scale: float
+    band: Band
+    stats: bool
+
+    @property
+    def groups(self) -> int:
+        """How many query heads share a key head."""
+        return self.q.shape[1] // self.k.shape[1]
+
+
+class Sums(NamedTuple):
+    """What a forward pass returns; the statistics are empty tensors when not asked for."""
+
+    out: Tensor  # (B, Hq, N, D)
+    mass: Tensor  # (B, Hq, N)
+    entropy: Tensor
+    active: Tensor
+
+
+class Gradients(NamedTuple):
+    """What a backward pass returns; empty tensors for the optional arguments that were not given."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    gamma: Tensor
+    bias: Tensor
+    attn_mask: Tensor

@@ -1,0 +1,41 @@
+"""What a row of attention weights did: its mass, its entropy, its active keys."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+# Rows and weights below this count as zero in the entropy, whose slope is unbounded at zero.
+TINY = 1e-20
+
+
+class AttentionStats(NamedTuple):
+    """Statistics of each row of weights ``w_i``, one value per query.
+
+    Each is ``(B, Hq, N)`` (``(T, Hq)`` for packed sequences), float32, or float64 for float64 inputs. Gradients flow
+    through ``mass`` and ``entropy``.
+
+    Attributes:
+        mass: ``sum_j w_ij``.
+        entropy: ``-sum_j p_ij log p_ij`` in nats, of the normalised row ``p_ij = w_ij / mass_i``; 0 for a dead row.
+        active: the number of keys with ``w_ij > 0``.
+    """
+
+    mass: Tensor
+    entropy: Tensor
+    active: Tensor
+
+
+def row_sums(r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Sum ``r``, ``r log r`` and ``r > 0`` over the last dimension: all that the statistics need, and all additive.
+
+    ``r log r`` is taken through a clamp so that neither its value nor its gradient is NaN at zero.
+    """
+    return r.sum(-1), (r * r.clamp_min(TINY).log()).sum(-1), (r > 0).sum(-1, dtype=r.dtype)
+
+
+def entropy_from_sums(total: Tensor, r_log_r: Tensor) -> Tensor:
+    """Entropy of a row from ``R = sum r`` and ``E = sum r log r``: ``log R - E / R``, whatever the scale of ``r``."""
+    alive = total > TINY
+    safe = torch.where(alive, total, 1.0)
+    return torch.where(alive, safe.log() - r_log_r / safe, 0.0)

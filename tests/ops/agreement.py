@@ -1,0 +1,98 @@
+"""The numeric rule: against the exact result, a back end errs at most twice as much as plain PyTorch in its dtype.
+
+Exact is the reference on inputs cast up (float32 for half precision, float64 for float32). Plain PyTorch is the
+reference on the inputs as they are. Rounding the exact result to the dtype is allowed on top.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from reluformer import relu_attention
+
+WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}
+Attention = Callable[..., tuple[Tensor, tuple[Tensor, Tensor, Tensor]]]
+
+
+@dataclass
+class Case:
+    """Tensors by argument name, the plain options beside them, and which statistics enter the loss."""
+
+    tensors: dict[str, Tensor]
+    options: dict[str, object]
+    stats: bool = True
+
+    def run(self, attention: Attention, dtype: torch.dtype, backend: str) -> dict[str, Tensor]:
+        """Outputs, statistics and all gradients, by name, for inputs of this dtype."""
+        cast = torch.promote_types(dtype, torch.float32)  # gamma and bias are never half precision
+        args = {}
+        for name, x in self.tensors.items():
+            if x.is_floating_point():
+                x = x.detach().to(dtype if name in ("q", "k", "v") else cast).requires_grad_(name != "attn_mask")
+            args[name] = x
+        result = attention(**args, **self.options, return_stats=self.stats, backend=backend)
+        out, stats = result if self.stats else (result, ())
+        # A loss with a different slope everywhere: a constant one would hide misplaced rows.
+        weight = torch.linspace(-1, 1, out.numel(), device=out.device, dtype=torch.float64).reshape(out.shape)
+        loss = (out.double() * weight).sum()
+        for x in stats[:2]:
+            slope = torch.linspace(0.5, 1.5, x.numel(), device=x.device, dtype=torch.float64).reshape(x.shape)
+            loss = loss + (x.double() * slope).sum()
+        loss.backward()
+        found = {"out": out.detach(), **dict(zip(("mass", "entropy", "active"), stats, strict=False))}
+        found |= {f"d{name}": x.grad for name, x in args.items() if x.is_floating_point() and x.grad is not None}
+        return {name: x.detach() for name, x in found.items()}
+
+
+def assert_agrees(
+    case: Case, backend: str, dtype: torch.dtype = torch.float32, attention: Attention = relu_attention
+) -> None:
+    """Outputs, statistics and gradients of the back end obey the rule in the module's docstring."""
+    # What the inputs are in their dtype is where all three start from.
+    narrow = {n: x.to(dtype) if n in ("q", "k", "v") else x for n, x in case.tensors.items()}
+    case = Case(narrow, case.options, case.stats)
+    exact = case.run(attention, WIDER[dtype], "reference")
+    plain = case.run(attention, dtype, "reference")
+    found = case.run(attention, dtype, backend)
+    assert found.keys() == exact.keys()
+    for name, truth in exact.items():
+        got = found[name]
+        assert got.shape == truth.shape, f"{name}: shape {tuple(got.shape)}, expected {tuple(truth.shape)}"
+        assert got.isfinite().all(), f"{name} is not finite"
+        error = (got.double() - truth.double()).abs().max().item() if truth.numel() else 0.0
+        theirs = (plain[name].double() - truth.double()).abs().max().item() if truth.numel() else 0.0
+        if theirs != theirs or name == "active":  # plain PyTorch overflowed; counts flip where scores round to zero
+            theirs = truth.double().abs().max().item() * 0.01 if truth.numel() else 0.0
+        size = truth.double().abs().max().item() if truth.numel() else 0.0
+        rounding = 2 * torch.finfo(got.dtype).eps * size
+        assert error <= 2 * theirs + rounding, f"{name}: error {error:.3g}, plain PyTorch {theirs:.3g}"
+
+
+def random_case(
+    b: int = 1,
+    hq: int = 2,
+    hk: int | None = None,
+    n: int = 100,
+    m: int | None = None,
+    d: int = 32,
+    device: torch.device | str = "cpu",
+    gamma: bool = True,
+    bias: bool = False,
+    stats: bool = True,
+    **options: object,
+) -> Case:
+    """A random problem; gamma and bias are one value per head, with gradients, when asked for."""
+    hk, m = hk or hq, n if m is None else m
+    tensors = {
+        "q": torch.randn(b, hq, n, d, device=device),
+        "k": torch.randn(b, hk, m, d, device=device),
+        "v": torch.randn(b, hk, m, d, device=device),
+    }
+    if gamma:
+        tensors["gamma"] = torch.rand(hq, device=device) + 0.5
+    if bias:
+        tensors["bias"] = torch.randn(hq, device=device) * 0.5
+    tensors |= {name: options.pop(name) for name in list(options) if isinstance(options[name], Tensor)}
+    return Case(tensors, options, stats)
