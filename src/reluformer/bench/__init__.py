@@ -1,0 +1,1 @@
+"""Side-by-side speed and memory runs: ``reluformer bench attention``, ``decode``, ``memory``."""

@@ -1,0 +1,216 @@
+"""The options of ``reluformer bench``: parse, measure, print, keep."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from reluformer.bench import attention as attention_bench
+from reluformer.bench import decode as decode_bench
+from reluformer.bench import files, machine, tables
+from reluformer.bench import memory as memory_bench
+
+bench = typer.Typer(help="Speed and memory on this machine.", no_args_is_help=True, add_completion=False)
+
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
+Dtype = Annotated[str | None, typer.Option(help="float16, bfloat16 or float32; bfloat16 on a GPU, float32 on a CPU")]
+Out = Annotated[Path | None, typer.Option(help="folder for the CSV and PNG files; without it, only the table")]
+Quick = Annotated[bool, typer.Option("--quick", help="a few repeats of a small problem: does it run?")]
+
+
+@bench.command()
+def attention(
+    device: Device = "auto",
+    dtype: Dtype = None,
+    head_dims: Annotated[str | None, typer.Option(help="e.g. 64,128")] = None,
+    lengths: Annotated[str | None, typer.Option(help="e.g. 1024,4096,16384")] = None,
+    tokens: Annotated[int | None, typer.Option(min=1, help="tokens per call, over all its sequences")] = None,
+    width: Annotated[int | None, typer.Option(min=1, help="heads x head dim")] = None,
+    causal: Annotated[str, typer.Option(help="both, yes or no")] = "both",
+    out: Out = None,
+    quick: Quick = False,
+) -> None:
+    """Forward, backward and both: this operator, eager ReLU, SDPA softmax, FlexAttention."""
+    where = _device(device)
+    gpu = where.type == "cuda"
+    if causal not in _CAUSAL:
+        raise typer.BadParameter(f"takes both, yes or no, got {causal!r}", param_hint="--causal")
+    shapes = list(
+        attention_bench.settings(
+            head_dims=_numbers("--head-dims", head_dims, [64, 128] if gpu and not quick else [64]),
+            causal=_CAUSAL[causal],
+            lengths=_numbers(
+                "--lengths", lengths, [256] if quick else [1024, 4096, 16384] if gpu else [512, 2048, 8192]
+            ),
+            tokens=tokens or (16384 if gpu and not quick else 1),
+            width=width or (128 if quick else 2048 if gpu else 512),
+            dtype=_dtype(dtype, where),
+        )
+    )
+    report = _Report("attention", where, out)
+    rows: list[attention_bench.Row] = []
+    for i, shape in enumerate(shapes):
+        with report.console.status(f"length {shape.length}, head dim {shape.head_dim}, causal {shape.causal}"):
+            seconds, fewest = (0.01, 1) if quick else (0.2, 10) if gpu else (1.0, 3)
+            rows += attention_bench.measure(shape, where, seconds, fewest, quick)
+        after = shapes[i + 1] if i + 1 < len(shapes) else None
+        if after is None or (after.head_dim, after.causal) != (shape.head_dim, shape.causal):
+            group = [r for r in rows if (r.setting.head_dim, r.setting.causal) == (shape.head_dim, shape.causal)]
+            report.console.print(tables.attention_table(group))
+            report.lines(tables.notes(group))
+        report.keep(rows)  # after every setting, so that an interrupted run leaves what it has
+    report.finish(rows)
+
+
+@bench.command()
+def decode(
+    device: Device = "auto",
+    dtype: Dtype = None,
+    sequences: Annotated[int | None, typer.Option(min=1, help="sequences in the batch")] = None,
+    keys: Annotated[int | None, typer.Option(min=1, help="keys in each cache")] = None,
+    heads: Annotated[
+        str | None, typer.Option(help="query heads/key heads x head dim, e.g. 32/8x128,16/16x64 (the default)")
+    ] = None,
+    out: Out = None,
+    quick: Quick = False,
+) -> None:
+    """One query per sequence against a long cache, beside a plain copy of as many bytes."""
+    where = _device(device)
+    gpu = where.type == "cuda"
+    sequences = sequences or (32 if gpu and not quick else 4)
+    keys = keys or (256 if quick else 32768 if gpu else 8192)
+    caches = [
+        decode_bench.Cache(sequences, keys, query_heads, key_heads, head_dim, _dtype(dtype, where))
+        for query_heads, key_heads, head_dim in _head_layouts(heads or "32/8x128,16/16x64")
+    ]
+    report = _Report("decode", where, out)
+    rows: list[decode_bench.Row] = []
+    for cache in caches:
+        with report.console.status(str(cache)):
+            found = decode_bench.measure(cache, where, *((0.01, 1) if quick else (0.3, 10)))
+        rows += found
+        cells = [
+            (r.name, tables.number(r.ms), tables.number(r.gb_per_s), f"{r.of_copy:.0%}" if r.of_copy else "n/a")
+            for r in found
+        ]
+        report.console.print(tables.plain_table(str(cache), ["", "ms", "GB/s", "of copy"], cells))
+        report.lines([f"{r.name}: {r.note}" for r in found if r.note])
+    report.finish(rows)
+
+
+@bench.command()
+def memory(
+    device: Device = "auto",
+    dtype: Dtype = None,
+    lengths: Annotated[str | None, typer.Option(help="e.g. 4096,16384,131072")] = None,
+    heads: Annotated[int | None, typer.Option(min=1)] = None,
+    head_dim: Annotated[int, typer.Option(min=1)] = 64,
+    out: Out = None,
+    quick: Quick = False,
+) -> None:
+    """Peak memory of forward and backward beyond inputs, outputs and gradients, by length."""
+    where = _device(device)
+    gpu = where.type == "cuda"
+    default = [256, 512] if quick else [2**i for i in range(12, 18)] if gpu else [1024, 2048, 4096, 8192]
+    sizes = _numbers("--lengths", lengths, default)
+    heads = heads or (2 if quick else 16 if gpu else 8)
+    report = _Report("memory", where, out)
+    rows: list[memory_bench.Row] = []
+    for statistics in (False, True):
+        for length in sizes:
+            with report.console.status(f"length {length}"):
+                rows.append(memory_bench.measure(length, heads, head_dim, _dtype(dtype, where), statistics, where))
+    cells = [
+        (
+            str(r.length),
+            "yes" if r.statistics else "no",
+            tables.number(r.ms),
+            tables.number(r.extra_mib),
+            tables.number(r.bytes_per_token),
+        )
+        for r in rows
+    ]
+    title = f"forward + backward, causal, one sequence, {heads} heads x {head_dim}, {rows[0].dtype}"
+    columns = ["length", "statistics", "ms", "extra MiB", "extra bytes per token"]
+    report.console.print(tables.plain_table(title, columns, cells))
+    report.lines([f"length {r.length}: {r.note}" for r in rows if r.note])
+    report.finish(rows)
+
+
+_CAUSAL = {"both": [False, True], "yes": [True], "no": [False]}
+_DTYPES = ("float16", "bfloat16", "float32")
+
+
+class _Report:
+    """Where results go: the console, and the folder if there is one."""
+
+    def __init__(self, name: str, device: torch.device, out: Path | None) -> None:
+        self.name, self.out = name, out
+        self.place = machine.describe(device)
+        self.console = tables.console()
+        self.stem = f"{name}-{self.place['gpu'].removeprefix('NVIDIA ') or 'cpu'}".lower().replace(" ", "-")
+        if out is not None:
+            import matplotlib  # noqa: F401  # missing? Better said before the measuring than after
+
+            if out.exists() and not out.is_dir():
+                raise typer.BadParameter(f"takes a folder, {out} is a file", param_hint="--out")
+
+    def lines(self, lines: list[str]) -> None:
+        for line in lines:
+            self.console.print(f"  n/a  {line}", style="dim", highlight=False, markup=False)
+
+    def keep(self, rows: list[Any]) -> None:
+        if self.out is not None:
+            files.write_csv(self.out / f"{self.stem}.csv", [r.record() for r in rows], self.place)
+
+    def finish(self, rows: list[Any]) -> None:
+        caption = machine.one_line(self.place)
+        self.console.print(caption, style="dim", highlight=False)
+        if self.out is None:
+            self.console.print("Not kept; --out DIR writes CSV and PNG files.", style="dim")
+            return
+        from reluformer.bench import figures
+
+        self.keep(rows)
+        getattr(figures, f"plot_{self.name}")(self.out / f"{self.stem}.png", rows, caption)
+        self.console.print(f"Kept: {self.out / self.stem}.csv, .png", highlight=False)
+
+
+def _device(name: str) -> torch.device:
+    if name not in ("auto", "cpu", "cuda"):
+        raise typer.BadParameter(f"takes auto, cpu or cuda, got {name!r}", param_hint="--device")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise typer.BadParameter("cuda asked for, and PyTorch sees no GPU here", param_hint="--device")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def _dtype(name: str | None, device: torch.device) -> str:
+    if name is None:
+        return "bfloat16" if device.type == "cuda" else "float32"
+    if name not in _DTYPES:
+        raise typer.BadParameter(f"takes {', '.join(_DTYPES)}, got {name!r}", param_hint="--dtype")
+    return name
+
+
+def _numbers(option: str, text: str | None, default: list[int]) -> list[int]:
+    if text is None:
+        return default
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise typer.BadParameter(f"takes positive integers and commas, got {text!r}", param_hint=option)
+    return [int(part) for part in parts]
+
+
+def _head_layouts(text: str) -> list[tuple[int, int, int]]:
+    """``32/8x128,16/16x64`` as triples."""
+    found = []
+    for part in text.split(","):
+        numbers = part.replace("/", "x").split("x")
+        if part.count("/") != 1 or len(numbers) != 3 or not all(n.strip().isdecimal() and int(n) > 0 for n in numbers):
+            raise typer.BadParameter(f"takes e.g. 32/8x128,16/16x64, got {text!r}", param_hint="--heads")
+        query_heads, key_heads, head_dim = map(int, numbers)
+        if query_heads % key_heads:
+            raise typer.BadParameter(f"query heads must be a multiple of key heads, got {part!r}", param_hint="--heads")
+        found.append((query_heads, key_heads, head_dim))
+    return found

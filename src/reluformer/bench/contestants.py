@@ -1,0 +1,138 @@
+"""Who runs against whom: this operator, the same in plain PyTorch, softmax's fastest, and a work-around."""
+
+import importlib
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from reluformer import relu_attention
+
+Attend = Callable[[Tensor, Tensor, Tensor, bool], tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A way to compute attention; ``attend(q, k, v, causal)`` returns the outputs that receive gradients."""
+
+    name: str
+    attend: Attend
+    softmax: bool = False  # the ratios are to the fastest of these
+    statistics: bool = False
+    score_matrices: int = 0  # how many score matrices it holds at its peak, in the inputs' dtype
+    compiled: bool = False
+
+
+def contestants(device: torch.device) -> list[Contestant]:
+    """All that may run on the device."""
+    rivals = [SDPBackend.FLASH_ATTENTION]
+    if device.type == "cuda":
+        rivals += [SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
+    return [
+        Contestant("ReLU, this operator", _operator),
+        Contestant("ReLU, this operator, statistics", _operator_statistics, statistics=True),
+        *(Contestant(f"softmax, SDPA {_NAMES[rival]}", _sdpa(rival), softmax=True) for rival in rivals),
+        Contestant("ReLU, FlexAttention", _flex, compiled=True),
+        Contestant("ReLU, eager", _eager, score_matrices=4),
+        Contestant("ReLU, eager, statistics", _eager_statistics, statistics=True, score_matrices=16),
+    ]
+
+
+_NAMES = {
+    SDPBackend.FLASH_ATTENTION: "flash",
+    SDPBackend.CUDNN_ATTENTION: "cuDNN",
+    SDPBackend.EFFICIENT_ATTENTION: "efficient",
+}
+
+
+def _operator(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, ...]:
+    return (relu_attention(q, k, v, causal=causal),)
+
+
+def _operator_statistics(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, ...]:
+    out, stats = relu_attention(q, k, v, causal=causal, return_stats=True)
+    return out, stats.mass, stats.entropy
+
+
+def _eager_statistics(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, ...]:
+    out, stats = relu_attention(q, k, v, causal=causal, return_stats=True, backend="reference")
+    return out, stats.mass, stats.entropy
+
+
+def _eager(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, ...]:
+    """As few steps as plain PyTorch needs: every scale outside the score matrix."""
+    n, d = q.shape[-2:]
+    score = (q * d**-0.5) @ k.mT  # (B, H, N, N)
+    if causal:
+        score = score.masked_fill(~torch.ones(n, n, dtype=torch.bool, device=q.device).tril(), 0.0)
+    return ((torch.relu(score) @ v) / _divisor(n, causal, q).to(q.dtype),)
+
+
+def _divisor(n: int, causal: bool, q: Tensor) -> Tensor:
+    count = torch.arange(1, n + 1, device=q.device) if causal else torch.full((n,), n, device=q.device)
+    return (count / 2).sqrt()[:, None]  # (N, 1)
+
+
+def _sdpa(backend: SDPBackend) -> Attend:
+    def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, ...]:
+        with sdpa_kernel(backend), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the reasons why a back end is unfit, one warning each
+            return (functional.scaled_dot_product_attention(q, k, v, is_causal=causal),)
+
+    return attend
+
+
+def _flex(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, ...]:
+    """Softmax of ``log relu(s)`` is ``relu(s) / sum relu(s)``; the log-sum-exp gives the sum back."""
+    n = q.shape[2]
+    out, log_sum = _compiled_flex()(q, k, v, _causal_blocks(n, q.device) if causal else None)
+    return ((out * (log_sum.exp()[..., None] / _divisor(n, causal, q))).to(q.dtype),)
+
+
+def _log_relu(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+    # log(relu(s)) itself has the gradient 0 * inf = NaN where s <= 0.
+    return torch.where(score > 0, torch.log(score.clamp_min(1e-30)), -float("inf"))
+
+
+@lru_cache(maxsize=1)
+def _compiled_flex() -> Callable[..., tuple[Tensor, Tensor]]:
+    flex: Any = importlib.import_module("torch.nn.attention.flex_attention")
+
+    def call(q: Tensor, k: Tensor, v: Tensor, blocks: object) -> tuple[Tensor, Tensor]:
+        if hasattr(flex, "AuxRequest"):
+            out, aux = flex.flex_attention(q, k, v, _log_relu, blocks, return_aux=flex.AuxRequest(lse=True))
+            return out, aux.lse
+        out, log_sum = flex.flex_attention(q, k, v, _log_relu, blocks, return_lse=True)
+        return out, log_sum
+
+    return torch.compile(call, dynamic=False, fullgraph=True)
+
+
+@lru_cache(maxsize=4)
+def _causal_blocks(n: int, device: torch.device) -> object:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    return create_block_mask(lambda b, h, i, j: i >= j, None, None, n, n, device=device)
+
+
+def obstacle(contestant: Contestant, q: Tensor) -> str | None:
+    """Why a contestant should not even be tried on these inputs, or None."""
+    b, h, n, _ = q.shape
+    score_bytes = b * h * n * n * q.element_size()
+    needed = contestant.score_matrices * score_bytes
+    if contestant.score_matrices and (score_bytes > 8 * 2**30 or needed > 0.6 * _memory(q.device)):
+        return f"skipped: its score matrix takes {score_bytes / 2**30:.1f} GiB, several times over"
+    return None
+
+
+def _memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,151 @@
+"""Results as figures."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from reluformer.bench import attention, decode, memory
+
+# Ours in blues, softmax in warm colours, the other ways to ReLU in greys.
+COLOURS = {
+    "ReLU, this operator": "#1d4ed8",
+    "ReLU, this operator, statistics": "#7aa5f5",
+    "softmax, SDPA flash": "#f2b84b",
+    "softmax, SDPA cuDNN": "#d9622b",
+    "softmax, SDPA efficient": "#f3dcae",
+    "softmax, SDPA": "#d9622b",
+    "ReLU, FlexAttention": "#5b6470",
+    "ReLU, eager": "#9aa3ad",
+    "ReLU, eager, statistics": "#ccd2d8",
+    "copy, device to device": "#9aa3ad",
+}
+
+
+def _pyplot() -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    pyplot.rcParams.update(
+        {
+            "font.size": 9,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "axes.grid.axis": "y",
+            "grid.color": "#e5e7eb",
+            "axes.axisbelow": True,
+            "figure.dpi": 150,
+        }
+    )
+    return pyplot
+
+
+def plot_attention(path: Path, rows: Sequence[attention.Row], caption: str) -> None:
+    """TFLOP/s by length: a column per head dimension and causality, a row per pass, a bar per contestant."""
+    plt = _pyplot()
+    columns = list(dict.fromkeys((r.setting.head_dim, r.setting.causal) for r in rows))
+    lengths = sorted({r.setting.length for r in rows})
+    names = [name for name in dict.fromkeys(r.name for r in rows) if any(r.ms for r in rows if r.name == name)]
+    figure, grid = plt.subplots(
+        3, len(columns), figsize=(max(6.5, 3.6 * len(columns)), 8), squeeze=False, sharex=True, sharey="row"
+    )
+    width = 0.84 / len(names)
+    for x, (head_dim, causal) in enumerate(columns):
+        for y, kind in enumerate(attention.PASSES):
+            axes = grid[y][x]
+            for i, name in enumerate(names):
+                rates = {
+                    r.setting.length: r.tflops(kind)
+                    for r in rows
+                    if r.name == name and (r.setting.head_dim, r.setting.causal) == (head_dim, causal)
+                }
+                heights = [rates.get(n) or 0.0 for n in lengths]
+                places = [j + (i - (len(names) - 1) / 2) * width for j in range(len(lengths))]
+                axes.bar(places, heights, width * 0.92, color=COLOURS.get(name), label=name)
+            axes.set_xticks(range(len(lengths)), [str(n) for n in lengths])
+            axes.tick_params(length=0)
+            if y == 0:
+                axes.set_title(f"head dim {head_dim}, {'causal' if causal else 'not causal'}")
+            if x == 0:
+                axes.set_ylabel({"both": "forward + backward"}.get(kind, kind) + "\nTFLOP/s")
+            if y == 2:
+                axes.set_xlabel("length")
+    handles, labels = grid[0][0].get_legend_handles_labels()
+    legend_columns = min(len(names), 4 if len(columns) > 2 else 2)
+    legend_lines = -(-len(names) // legend_columns)
+    top = 1 - (0.055 + 0.026 * legend_lines)
+    title = f"Attention, {rows[0].setting.dtype}: higher is faster"
+    _finish(figure, path, title, caption, handles, labels, legend_columns, top)
+
+
+def plot_decode(path: Path, rows: Sequence[decode.Row], caption: str) -> None:
+    """Bytes per second of each contestant, a group per cache."""
+    plt = _pyplot()
+    caches = list(dict.fromkeys(r.cache for r in rows))
+    names = list(dict.fromkeys(r.name for r in rows))
+    figure, axes = plt.subplots(figsize=(7.5, 1.6 + 1.1 * len(caches)))
+    height = 0.8 / len(names)
+    for i, name in enumerate(names):
+        found = [next((r for r in rows if r.name == name and r.cache == c), None) for c in caches]
+        values = [r.gb_per_s if r and r.gb_per_s else 0.0 for r in found]
+        places = [j + (i - (len(names) - 1) / 2) * height for j in range(len(caches))]
+        bars = axes.barh(places, values, height * 0.9, color=COLOURS.get(name), label=name)
+        texts = [f"{r.gb_per_s:.0f}  ({r.of_copy:.0%})" if r and r.gb_per_s and r.of_copy else "" for r in found]
+        axes.bar_label(bars, texts, padding=3, fontsize=8)
+    axes.set_yticks(range(len(caches)), [_in_two(str(c)) for c in caches])
+    axes.invert_yaxis()
+    axes.margins(x=0.15)
+    axes.grid(axis="x")
+    axes.grid(axis="y", visible=False)
+    axes.tick_params(length=0)
+    axes.set_xlabel("GB/s (share of the copy's)")
+    handles, labels = axes.get_legend_handles_labels()
+    title = "Decoding, one query per sequence: further right is faster"
+    _finish(figure, path, title, caption, handles, labels, 3, 0.78)
+
+
+def plot_memory(path: Path, rows: Sequence[memory.Row], caption: str) -> None:
+    """Extra memory by length, both logarithmic, beside what one score matrix would take."""
+    plt = _pyplot()
+    figure, axes = plt.subplots(figsize=(6.5, 4.6))
+    for statistics, colour in ((False, "#1d4ed8"), (True, "#7aa5f5")):
+        found = [(r.length, r.extra_mib) for r in rows if r.statistics == statistics and r.extra_mib]
+        if found:
+            label = "this operator, with statistics" if statistics else "this operator"
+            axes.plot(*zip(*found, strict=True), "o-", color=colour, label=label)
+    lengths = sorted({r.length for r in rows})
+    size = {"float32": 4, "float64": 8}.get(rows[0].dtype, 2)
+    quadratic = [rows[0].heads * n * n * size / 2**20 for n in lengths]
+    axes.plot(lengths, quadratic, "--", color="#9aa3ad", label="one score matrix (not measured)")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks(lengths, [str(n) for n in lengths])
+    axes.minorticks_off()
+    axes.set_xlabel("length")
+    axes.set_ylabel("extra memory, MiB")
+    handles, labels = axes.get_legend_handles_labels()
+    title = f"Forward + backward, causal, {rows[0].heads} heads x {rows[0].head_dim}, {rows[0].dtype}"
+    _finish(figure, path, title, caption, handles, labels, 2, 0.82)
+
+
+def _in_two(text: str) -> str:
+    """A label broken at the comma nearest to its middle."""
+    commas = [i for i, c in enumerate(text) if c == ","]
+    if not commas:
+        return text
+    middle = min(commas, key=lambda i: abs(i - len(text) / 2))
+    return text[: middle + 1] + "\n" + text[middle + 2 :]
+
+
+def _finish(
+    figure: Any, path: Path, title: str, caption: str, handles: Any, labels: Any, columns: int, top: float
+) -> None:
+    figure.suptitle(title, fontsize=11, fontweight="bold", y=0.99)
+    figure.legend(handles, labels, loc="upper center", ncols=columns, frameon=False, bbox_to_anchor=(0.5, 0.965))
+    figure.text(0.5, 0.008, caption, ha="center", va="bottom", fontsize=6.5, color="#6b7280", wrap=True)
+    figure.tight_layout(rect=(0, 0.03, 1, top))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+    figure.clf()

@@ -1,0 +1,19 @@
+"""Results as CSV files: one row per measurement, the machine in every row."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+
+def write_csv(path: Path, records: Sequence[Mapping[str, object]], place: Mapping[str, str]) -> None:
+    """Write the records, floats to five digits, followed by where and when they were measured."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [*records[0], *place], lineterminator="\n")
+        writer.writeheader()
+        for record in records:
+            writer.writerow({name: _text(x) for name, x in record.items()} | dict(place))
+
+
+def _text(x: object) -> object:
+    return "" if x is None else f"{x:.5g}" if isinstance(x, float) else x

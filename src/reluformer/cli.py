@@ -1,0 +1,69 @@
+"""The ``reluformer`` command. Whatever goes wrong with an argument: one line on stderr, exit status 2."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import reluformer
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command line, by default the process's own, and exit."""
+    try:
+        status = _command()(args=arguments, prog_name="reluformer", standalone_mode=False)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("typer", "rich", "matplotlib"):
+            raise
+        _fail("reluformer", f'{error.name} is not installed: pip install "reluformer[toolkit]"')
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        # Typer's usage errors; their class has moved from one version of Typer to the next.
+        if getattr(error, "exit_code", None) != 2 or not hasattr(error, "format_message"):
+            raise
+        context = getattr(error, "ctx", None)
+        _fail(context.command_path if context else "reluformer", _one_line(error, context))
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(where: str, what: str) -> NoReturn:
+    if what:  # a bare command has printed its help instead
+        print(f"{where}: {what}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _one_line(error: Any, context: Any) -> str:
+    text = " ".join(error.format_message().split())
+    commands = getattr(getattr(context, "command", None), "commands", None)
+    return f"{text} It takes {', '.join(commands)}." if text and commands else text
+
+
+def _command() -> Any:
+    """Build the command when it is called: importing this module needs torch alone."""
+    import typer
+
+    from reluformer.bench.commands import bench
+    from reluformer.demo import demo
+
+    app = typer.Typer(
+        help="Transformers in which ReLU replaces softmax.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+
+    @app.callback(invoke_without_command=True)
+    def root(
+        version: bool = typer.Option(False, "--version", is_eager=True, help="Show the version and exit."),
+    ) -> None:
+        if version:
+            print(f"reluformer {reluformer.__version__}")
+            raise typer.Exit
+
+    app.add_typer(bench, name="bench")
+    app.command()(demo)
+    return typer.main.get_command(app)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+"""``reluformer demo``."""
+
+
+def demo() -> None:
+    """Show the operator at work on this machine."""
