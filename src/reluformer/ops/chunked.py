@@ -15,40 +15,39 @@ import torch
 from torch import Tensor
 
 from reluformer.ops.problem import Gradients, Problem, Sums
-from reluformer.ops.statistics import TINY, entropy_from_sums, row_sums
+from reluformer.ops.statistics import TINY, entropy_from_sums
 from reluformer.ops.visibility import UNBOUNDED, count_visible
 
-# A block of scores is HEADS x ROWS x KEYS.
-HEADS = 2
-ROWS = 128
+# A block of scores is ROWS x KEYS for every head in work, and there is a head in work for every thread.
+ROWS = 256
 KEYS = 512
 
 
 def forward(p: Problem) -> Sums:
     """Output and, where asked for, the statistics of every row."""
-    wide = torch.promote_types(p.q.dtype, torch.float32)
     shape = p.q.shape[:3] if p.stats else (0,)
-    sums = Sums(torch.empty_like(p.q), *(p.q.new_empty(shape, dtype=wide) for _ in range(3)))
+    sums = Sums(torch.empty_like(p.q), *(p.q.new_empty(shape, dtype=_wide(p)) for _ in range(3)))
     for part in _parts(p):
         heads = _Heads(p, part)
-        for rows in _steps(0, heads.n, heads.rows_at_once):
+        for rows in _steps(heads.n, part.rows_at_once):
             q = heads.stack(heads.q, rows)  # (L, G * R, D)
             out = torch.zeros_like(q)
-            totals = [q.new_zeros(q.shape[:2]) for _ in range(3)]
+            stats = q.new_zeros(3, *q.shape[:2])
             for keys in heads.visible_keys(rows):
                 r = heads.scores(q, rows, keys).relu_()  # (L, G * R, K)
                 if p.power == 2:
                     r.square_()
                 out.baddbmm_(r, heads.v[:, keys])
                 if p.stats:
-                    for total, x in zip(totals, row_sums(r), strict=True):
-                        total.add_(x)
+                    stats[0] += r.sum(-1)
+                    stats[1] += torch.special.entr(r).sum(-1)
+                    stats[2] += r.sign_().sum(-1)
             factor = heads.stack(heads.factor, rows)
             heads.put(sums.out, rows, out.mul_(factor[..., None]))
             if p.stats:
-                total, r_log_r, active = totals
+                total, minus_r_log_r, active = stats
                 heads.put(sums.mass, rows, total * factor)
-                heads.put(sums.entropy, rows, entropy_from_sums(total, r_log_r))
+                heads.put(sums.entropy, rows, entropy_from_sums(total, -minus_r_log_r))
                 heads.put(sums.active, rows, active)
     return sums
 
@@ -58,7 +57,6 @@ def backward(
     grad_out: Tensor,
     grad_mass: Tensor | None,
     grad_entropy: Tensor | None,
-    out: Tensor | None,
     mass: Tensor | None,
     entropy: Tensor | None,
     need_gamma: bool,
@@ -66,15 +64,16 @@ def backward(
     need_mask: bool,
 ) -> Gradients:
     """Gradients of everything differentiable, the scores made once more."""
-    wide = torch.promote_types(p.q.dtype, torch.float32)
     dq, dk, dv = torch.empty_like(p.q), torch.empty_like(p.k), torch.empty_like(p.v)
     # Optional gradients are summed up wide, whatever dtype they are asked for in.
-    dbias = p.q.new_zeros(p.q.shape[1] if need_bias else 0, dtype=wide)
-    dmask = p.q.new_zeros(p.attn_mask.shape if need_mask and p.attn_mask is not None else 0, dtype=wide)
+    s_dot_ds = p.q.new_zeros(p.q.shape[1] if need_gamma else 0, dtype=_wide(p))
+    dbias = p.q.new_zeros(p.q.shape[1] if need_bias else 0, dtype=_wide(p))
+    dmask = p.q.new_zeros(p.attn_mask.shape if need_mask and p.attn_mask is not None else 0, dtype=_wide(p))
     for part in _parts(p):
         heads = _Heads(p, part)
-        dk_part, dv_part = torch.zeros_like(heads.k), torch.zeros_like(heads.v)  # (L, M, D)
-        for rows in _steps(0, heads.n, heads.rows_at_once):
+        # Transposed, (L, D, M): products that make wide matrices are faster than those that make tall ones.
+        dk_t, dv_t = torch.zeros_like(heads.k.mT), torch.zeros_like(heads.v.mT)
+        for rows in _steps(heads.n, part.rows_at_once):
             q = heads.stack(heads.q, rows)
             factor = heads.stack(heads.factor, rows)
             g = heads.stack(heads.get(grad_out), rows).mul_(factor[..., None])
@@ -95,145 +94,148 @@ def backward(
             for keys in heads.visible_keys(rows):
                 s = heads.scores(q, rows, keys).relu_()
                 r = s.square() if p.power == 2 else s
-                dv_part[:, keys].baddbmm_(r.mT, g)
+                dv_t[..., keys].baddbmm_(g.mT, r)
                 ds = torch.bmm(g, heads.v[:, keys].mT)
                 if constant is not None:
                     ds += constant[..., None]
                 if slope is not None:
-                    ds -= slope[..., None] * r.clamp_min(TINY).log_()
+                    ds.addcmul_(r.clamp_min(TINY).log_(), slope[..., None], value=-1)
                 if p.power == 2:
-                    ds *= 2 * s
-                ds.masked_fill_(s <= 0, 0.0)
+                    ds.mul_(s).mul_(2)  # zero where the score is
+                else:
+                    torch.ops.aten.threshold_backward.grad_input(ds, s, 0, grad_input=ds)
                 dq_rows.baddbmm_(ds, heads.k[:, keys])
-                dk_part[:, keys].baddbmm_(ds.mT, q)
-                by_head = ds.view(heads.factor.shape[0], -1, ds.shape[-1])  # (H, R, K)
+                dk_t[..., keys].baddbmm_(q.mT, ds)
                 if need_bias:
-                    dbias[part.heads] += by_head.sum((1, 2))
+                    dbias[part.heads] += heads.unstack(ds).sum((0, 2, 3))
                 if need_mask:
-                    target = _pick(dmask, part.batch, part.heads)[:, rows, keys]
-                    target += by_head.sum_to_size(target.shape)
+                    target = _pick(dmask, part)[..., rows, keys]
+                    target += heads.unstack(ds).sum_to_size(target.shape)
+                if need_gamma:
+                    s_dot_ds[part.heads] += heads.unstack(ds.mul_(s)).sum((0, 2, 3))
             heads.put(dq, rows, dq_rows.mul_(p.scale))
-        dk[part.batch, part.key_heads, part.keys] = dk_part.mul_(p.scale)
-        dv[part.batch, part.key_heads, part.keys] = dv_part
+        for grad, x in ((dk, dk_t.mul_(p.scale)), (dv, dv_t)):
+            target = grad[part.batch, part.key_heads, part.keys]
+            target.copy_(x.mT.view(target.shape))
 
     return Gradients(
         dq,
         dk,
         dv,
-        _gamma_gradient(p, grad_out, grad_mass, out, mass) if need_gamma else p.q.new_empty(0),
+        # The loss sees gamma as a divisor of r = relu(s) ** power, and dr . r = ds . s / power.
+        (-s_dot_ds / (p.power * p.gamma)).to(p.gamma.dtype) if need_gamma and p.gamma is not None else p.q.new_empty(0),
         dbias.to(p.bias.dtype) if need_bias and p.bias is not None else p.q.new_empty(0),
         dmask.to(p.attn_mask.dtype) if need_mask and p.attn_mask is not None else p.q.new_empty(0),
     )
 
 
-def _gamma_gradient(
-    p: Problem, grad_out: Tensor, grad_mass: Tensor | None, out: Tensor | None, mass: Tensor | None
-) -> Tensor:
-    """``dgamma_h = -(dout . out + dmass . mass) / gamma_h``, since both are proportional to ``1 / gamma_h``."""
-    assert p.gamma is not None
-    assert out is not None, "the forward pass keeps its output where gamma needs a gradient"
-    wide = torch.promote_types(p.q.dtype, torch.float32)
-    # Head by head, so that no product of the output's size is ever in memory.
-    dot = torch.stack([(grad_out[:, h].to(wide) * out[:, h]).sum() for h in range(out.shape[1])])
-    if grad_mass is not None and mass is not None:
-        dot = dot + (grad_mass * mass).sum((0, 2))
-    return (-dot / p.gamma).to(p.gamma.dtype)
+def _wide(p: Problem) -> torch.dtype:
+    """What blocks are computed in: half precision cannot hold a sum over keys."""
+    return torch.promote_types(p.q.dtype, torch.float32)
 
 
 class _Part(NamedTuple):
-    """Where a piece of work lies: a few key heads of one sequence and the query heads that they serve."""
+    """A piece of work: sequences of the batch, some of their key heads, the query heads that these serve."""
 
-    batch: int
+    batch: slice
     heads: slice
     key_heads: slice
     rows: slice
     keys: slice
+    rows_at_once: int
+    keys_at_once: int
 
 
 def _parts(p: Problem) -> Iterator[_Part]:
+    """The problem in parts whose blocks of scores fit a cache: few heads of long sequences, many of short ones."""
+    batch, key_heads = p.k.shape[:2]
     bounds_q = [0, p.q.shape[2]] if p.cu_q is None else p.cu_q.tolist()
     bounds_k = [0, p.k.shape[2]] if p.cu_k is None else p.cu_k.tolist()
-    for batch in range(p.q.shape[0]):
-        for rows, keys in zip(map(slice, bounds_q, bounds_q[1:]), map(slice, bounds_k, bounds_k[1:]), strict=True):
-            for heads in _steps(0, p.k.shape[1], HEADS):
-                yield _Part(batch, slice(heads.start * p.groups, heads.stop * p.groups), heads, rows, keys)
+    workers = torch.get_num_threads() if p.q.device.type == "cpu" else key_heads
+    for rows, keys in zip(map(slice, bounds_q, bounds_q[1:]), map(slice, bounds_k, bounds_k[1:]), strict=True):
+        r = min(max(ROWS // p.groups, 1), max(rows.stop - rows.start, 1))
+        k = min(ROWS * KEYS // (p.groups * r), max(keys.stop - keys.start, 1))
+        lanes = max(workers, workers * ROWS * KEYS // (p.groups * r * k))
+        for b in _steps(batch, max(lanes // key_heads, 1)):
+            for h in _steps(key_heads, min(lanes, key_heads)):
+                yield _Part(b, slice(h.start * p.groups, h.stop * p.groups), h, rows, keys, r, k)
 
 
-def _steps(start: int, stop: int, size: int) -> Iterator[slice]:
+def _steps(stop: int, size: int, start: int = 0) -> Iterator[slice]:
     """``start:stop`` in slices of ``size``, the last one shorter."""
     return (slice(i, min(i + size, stop)) for i in range(start, stop, size))
 
 
-def _pick(x: Tensor, batch: int, heads: slice) -> Tensor:
-    """``x[batch, heads]`` of a tensor whose first two dimensions may be 1, to be broadcast."""
-    x = x[batch if x.shape[0] > 1 else 0]
-    return x[heads] if x.shape[0] > 1 else x
+def _pick(x: Tensor, part: _Part) -> Tensor:
+    """The part's batch and heads of a tensor whose first two dimensions may be 1, to be broadcast."""
+    return x[part.batch if x.shape[0] > 1 else slice(None), part.heads if x.shape[1] > 1 else slice(None)]
 
 
 class _Heads:
-    """The tensors of a part: H query heads over L key heads, H = L * G.
+    """The tensors of a part: H query heads over fewer or as many key heads, H = Hk * G, of B sequences.
 
-    Products take the queries that share a key head as one tall matrix, ``(L, G * R, ...)``: contiguous, it is the same
-    memory as ``(H, R, ...)``.
+    Products take the queries that share a key head as one tall matrix, ``(L, G * R, ...)`` with ``L = B * Hk`` and R
+    rows of each; in memory this is ``(B, H, R, ...)``.
     """
 
     def __init__(self, p: Problem, part: _Part) -> None:
-        self.part, self.band, self.scale = part, p.band, p.scale
-        self.wide = torch.promote_types(p.q.dtype, torch.float32)
-        self.q = self.get(p.q)  # (H, N, D)
-        self.k = p.k[part.batch, part.key_heads, part.keys].to(self.wide).contiguous()  # (L, M, D)
-        self.v = p.v[part.batch, part.key_heads, part.keys].to(self.wide).contiguous()
-        self.n, self.m = self.q.shape[1], self.k.shape[1]
-        self.bias = None if p.bias is None else p.bias[part.heads].to(self.wide)  # (H,)
-        self.key_mask = None if p.key_mask is None else p.key_mask[part.batch]  # (M,)
-        self.attn_mask = None if p.attn_mask is None else _pick(p.attn_mask, part.batch, part.heads)  # (H|1, N, M)
+        self.part, self.band, self.scale, self.wide = part, p.band, p.scale, _wide(p)
+        self.q = self.get(p.q)  # (B, H, N, D)
+        k, v = (x[part.batch, part.key_heads, part.keys].to(self.wide) for x in (p.k, p.v))
+        self.k, self.v = k.reshape(-1, *k.shape[2:]), v.reshape(-1, *v.shape[2:])  # (L, M, D)
+        self.n, self.m = self.q.shape[2], self.k.shape[1]
+        self.bias = None if p.bias is None else p.bias[part.heads, None, None].to(self.wide)  # (H, 1, 1)
+        self.key_mask = None if p.key_mask is None else p.key_mask[part.batch, None, None]  # (B, 1, 1, M)
+        self.attn_mask = None if p.attn_mask is None else _pick(p.attn_mask, part)  # (B|1, H|1, N, M)
         if p.count is None:
-            count = count_visible(p.band, self.n, self.m, None, None, p.q.device)[0]  # (1, N)
+            count = count_visible(p.band, self.n, self.m, None, None, p.q.device)
         else:
-            count = _pick(p.count, part.batch, part.heads)
+            count = _pick(p.count, part)
         divisor = p.divisor * (count.to(self.wide).clamp_min(1) / 2) ** p.alpha
         if p.gamma is not None:
             divisor = divisor * p.gamma[part.heads, None].to(self.wide)
-        self.factor = divisor.reciprocal().expand(self.q.shape[:2])  # (H, N)
-        self.rows_at_once = max(1, ROWS // p.groups)
+        self.factor = divisor.reciprocal().expand(self.q.shape[:3])  # (B, H, N)
 
     def get(self, x: Tensor) -> Tensor:
-        """``(B, Hq, N, ...)`` to ``(H, N, ...)``."""
+        """What ``x``, shaped like the queries or a statistic of them, holds for this part."""
         return x[self.part.batch, self.part.heads, self.part.rows]
 
-    def put(self, x: Tensor, rows: slice, value: Tensor) -> None:
-        """Write stacked rows ``(L, G * R, ...)`` where they belong in ``x (B, Hq, N, ...)``."""
-        target = self.get(x)[:, rows]
-        target.copy_(value.view(target.shape))
+    def put(self, x: Tensor, rows: slice, stacked: Tensor) -> None:
+        """Write stacked rows where they belong in the whole ``x``."""
+        target = self.get(x)[:, :, rows]
+        target.copy_(stacked.view(target.shape))
 
     def stack(self, x: Tensor, rows: slice) -> Tensor:
-        """A copy of ``(H, N, ...)``'s rows as ``(L, G * R, ...)``."""
-        x = x[:, rows].to(self.wide, copy=True, memory_format=torch.contiguous_format)
-        return x.view(self.k.shape[0], -1, *x.shape[2:])
+        """A copy of rows of ``(B, H, N, ...)`` as ``(L, G * R, ...)``."""
+        x = x[:, :, rows].to(self.wide, copy=True, memory_format=torch.contiguous_format)
+        return x.view(self.k.shape[0], -1, *x.shape[3:])
+
+    def unstack(self, s: Tensor) -> Tensor:
+        """A block of scores ``(L, G * R, K)`` as ``(B, H, R, K)``."""
+        return s.view(*self.q.shape[:2], -1, s.shape[-1])
 
     def visible_keys(self, rows: slice) -> Iterator[slice]:
         """Blocks of the keys that some of these rows may see."""
-        return _steps(*self.band.key_range(rows.start, rows.stop - 1, self.n, self.m), KEYS)
+        start, stop = self.band.key_range(rows.start, rows.stop - 1, self.n, self.m)
+        return _steps(stop, self.part.keys_at_once, start)
 
     def scores(self, q: Tensor, rows: slice, keys: slice) -> Tensor:
         """Scores ``(L, G * R, K)`` of stacked queries; a hidden key scores at most 0: no weight."""
         s = q.new_empty(*q.shape[:2], keys.stop - keys.start)
         torch.baddbmm(s, q, self.k[:, keys].mT, beta=0, alpha=self.scale, out=s)
-        by_head = s.view(self.q.shape[0], -1, s.shape[-1])  # (H, R, K)
+        by_head = self.unstack(s)
         if self.bias is not None:
-            by_head += self.bias[:, None, None]
+            by_head += self.bias
         if self.attn_mask is not None:
-            mask = self.attn_mask[:, rows, keys]
+            mask = self.attn_mask[..., rows, keys]
             if mask.dtype == torch.bool:
                 by_head.masked_fill_(~mask, 0.0)
             else:
                 by_head += mask
         if self.key_mask is not None:
-            by_head.masked_fill_(~self.key_mask[keys], 0.0)
+            by_head.masked_fill_(~self.key_mask[..., keys], 0.0)
         if not self.band.covers(rows, keys, self.n, self.m):
-            first = (
-                rows.start + self.m - self.n - keys.start
-            )  # the position of the block's first row in its first key's
+            first = rows.start + self.m - self.n - keys.start  # the key, within the block, where its first row stands
             if self.band.right != UNBOUNDED:
                 by_head.tril_(first + self.band.right)
             if self.band.left != UNBOUNDED:
