@@ -1,6 +1,7 @@
 """Checks of the operator's arguments: each failure names the argument, what it got and what it takes."""
 
 import math
+from itertools import pairwise
 from numbers import Real
 
 import torch
@@ -11,8 +12,8 @@ from reluformer.ops.visibility import UNBOUNDED, Band
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
-# Boundaries already read, with the tensor version they were read at: reading waits for the GPU, so every layer of a model
-# that shares one tensor of boundaries should pay for it once.
+# Boundaries already read, with the tensor version they were read at. Reading waits for the GPU, so all layers of a model
+# that share one tensor of boundaries should pay for it once.
 _known_bounds = WeakTensorKeyDictionary()
 
 
@@ -152,7 +153,7 @@ def check_cu_seqlens(name: str, cu: Tensor, packed: Tensor, max_seqlen: int, max
     if torch.compiler.is_compiling() or cu.is_meta:  # no values to read
         return
     bounds = _read_bounds(cu)
-    lengths = [stop - start for start, stop in zip(bounds, bounds[1:], strict=False)]
+    lengths = [stop - start for start, stop in pairwise(bounds)]
     if bounds[0] != 0 or bounds[-1] != packed.shape[0] or min(lengths) < 0:
         raise ValueError(f"{name} must rise from 0 to {packed.shape[0]}, the packed length, got {bounds}")
     if max(lengths) > max_seqlen:

@@ -326,7 +326,6 @@ def _backward(
     grad_out: Tensor,
     grad_mass: Tensor | None,
     grad_entropy: Tensor | None,
-    out: Tensor | None,
     mass: Tensor | None,
     entropy: Tensor | None,
     need_gamma: bool,
@@ -336,7 +335,7 @@ def _backward(
 ) -> tuple[Tensor, ...]:
     return tuple(
         _module(args[-1]).backward(
-            _problem(args), grad_out, grad_mass, grad_entropy, out, mass, entropy, need_gamma, need_bias, need_mask
+            _problem(args), grad_out, grad_mass, grad_entropy, mass, entropy, need_gamma, need_bias, need_mask
         )
     )
 
@@ -349,14 +348,12 @@ def _fake_forward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _fake_backward(*args: Any) -> tuple[Tensor, ...]:
-    need_gamma, need_bias, need_mask, q, k, v, gamma, bias, _, attn_mask = args[6:16]
-    optional = ((gamma, need_gamma), (bias, need_bias), (attn_mask, need_mask))
-    return (
-        torch.empty_like(q),
-        torch.empty_like(k),
-        torch.empty_like(v),
-        *(torch.empty_like(x, memory_format=torch.contiguous_format) if need else q.new_empty(0) for x, need in optional),
+    need_gamma, need_bias, need_mask, q, k, v, gamma, bias, _, attn_mask = args[5:15]
+    optional = (
+        torch.empty_like(x, memory_format=torch.contiguous_format) if need else q.new_empty(0)
+        for x, need in ((gamma, need_gamma), (bias, need_bias), (attn_mask, need_mask))
     )
+    return (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), *optional)
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -364,21 +361,18 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]
     tensors, ctx.options = inputs[:10], inputs[10:]
     need = ctx.needs_input_grad
     ctx.need = (need[3], need[4], need[6])  # gamma, bias, attn_mask
-    out, mass, entropy, _ = output
+    _, mass, entropy, _ = output
     stats = inputs[-2]
-    # Gamma's gradient is the only one that needs the output; the entropy's needs the statistics it was made of.
-    ctx.save_for_backward(
-        *tensors, out if need[3] else None, mass if stats else None, entropy if stats else None
-    )
+    ctx.save_for_backward(*tensors, mass if stats else None, entropy if stats else None)
 
 
 def _autograd(ctx: Any, grad_out: Tensor | None, grad_mass: Any, grad_entropy: Any, _: Any) -> tuple[Any, ...]:
-    *tensors, out, mass, entropy = ctx.saved_tensors
+    *tensors, mass, entropy = ctx.saved_tensors
     if grad_out is None:
         grad_out = torch.zeros_like(tensors[0])
     need_gamma, need_bias, need_mask = ctx.need
     dq, dk, dv, dgamma, dbias, dmask = torch.ops.reluformer.attention_backward(
-        grad_out, grad_mass, grad_entropy, out, mass, entropy, need_gamma, need_bias, need_mask, *tensors, *ctx.options
+        grad_out, grad_mass, grad_entropy, mass, entropy, need_gamma, need_bias, need_mask, *tensors, *ctx.options
     )
     return (
         dq, dk, dv, dgamma if need_gamma else None, dbias if need_bias else None, None,
@@ -397,7 +391,7 @@ _backward_op = torch.library.custom_op(
     _backward,
     mutates_args=(),
     schema=(
-        "(Tensor grad_out, Tensor? grad_mass, Tensor? grad_entropy, Tensor? out, Tensor? mass, Tensor? entropy, "
+        "(Tensor grad_out, Tensor? grad_mass, Tensor? grad_entropy, Tensor? mass, Tensor? entropy, "
         f"bool need_gamma, bool need_bias, bool need_mask, {_PROBLEM}) "
         "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
     ),

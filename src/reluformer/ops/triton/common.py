@@ -1,0 +1,176 @@
+"""What the kernels share: who sees whom, the rectifier, the factor of a row.
+
+Kernels work on ``x = q.k + bias / scale``: the positive scale leaves through ``relu(scale * x) = scale * relu(x)``.
+Tiles may be transposed, so positions come as ``i`` (queries) and ``j`` (keys), shaped to broadcast against the tile.
+"""
+
+import triton
+import triton.language as tl
+from triton.knobs import runtime
+
+from reluformer.ops.statistics import TINY as _TINY
+
+TINY = tl.constexpr(_TINY)
+INTERPRETED = tl.constexpr(runtime.interpret)  # the interpreter knows neither inline assembly nor TMA reductions
+LN2 = tl.constexpr(0.6931471805599453)
+BOOL_MASK = tl.constexpr(1)
+FLOAT_MASK = tl.constexpr(2)
+
+
+@triton.jit
+def sequence(cu_q, cu_k, n, m, index, VARLEN: tl.constexpr):
+    """Where sequence ``index`` lies: (batch, first query, first key, queries, keys)."""
+    if VARLEN:
+        q_start = tl.load(cu_q + index)
+        k_start = tl.load(cu_k + index)
+        return 0, q_start, k_start, tl.load(cu_q + index + 1) - q_start, tl.load(cu_k + index + 1) - k_start
+    return index, 0, 0, n, m
+
+
+@triton.jit
+def where_am_i(blocks, heads):
+    """This program's (block, head, sequence). Blocks vary fastest: programs that share keys run side by side."""
+    pid = tl.program_id(0)
+    return pid % blocks, pid // blocks % heads, pid // blocks // heads
+
+
+@triton.jit
+def segments(first, last, size, back, ahead, BLOCK: tl.constexpr, BACK: tl.constexpr, AHEAD: tl.constexpr,
+             MASKED: tl.constexpr):  # fmt: skip
+    """Blocks of ``BLOCK`` positions out of ``size`` that the positions ``first ... last`` meet.
+
+    A position ``p`` meets ``p - back ... p + ahead``. Returned are (start, plain, plain_stop, stop): the blocks in
+    ``plain:plain_stop`` are met whole by all and need no mask, those before and after do. ``MASKED``: all do.
+    """
+    start = 0
+    stop = size
+    plain = 0
+    plain_stop = size
+    if BACK:
+        start = tl.maximum(first - back, 0) // BLOCK * BLOCK
+        plain = tl.cdiv(tl.maximum(last - back, 0), BLOCK) * BLOCK
+    if AHEAD:
+        stop = tl.minimum(tl.maximum(last + ahead + 1, 0), size)
+        plain_stop = tl.minimum(tl.maximum(first + ahead + 1, 0), size)
+    if MASKED:
+        return start, start, start, stop
+    plain = tl.minimum(plain, tl.maximum(start, stop))
+    return start, plain, tl.maximum(plain, plain_stop // BLOCK * BLOCK), stop
+
+
+@triton.jit
+def hide(x, i, j, offset, n, m, left, right, key_mask, attn_mask, stride_i, stride_j, inverse_scale,
+         LEFT: tl.constexpr, RIGHT: tl.constexpr, KEY_MASK: tl.constexpr, ATTN_MASK: tl.constexpr):  # fmt: skip
+    """Add a float mask to the scores and set those of hidden pairs to zero, where the rectifier is dead."""
+    seen = (i < n) & (j < m)
+    if ATTN_MASK:
+        mask = tl.load(attn_mask + i.to(tl.int64) * stride_i + j.to(tl.int64) * stride_j, mask=seen, other=0)
+        if ATTN_MASK == FLOAT_MASK:
+            x += mask.to(tl.float32) * inverse_scale
+        else:
+            seen = seen & (mask != 0)
+    if LEFT:
+        seen = seen & (j >= i + offset - left)
+    if RIGHT:
+        seen = seen & (j <= i + offset + right)
+    if KEY_MASK:
+        seen = seen & (tl.load(key_mask + j, mask=j < m, other=0) != 0)
+    return tl.where(seen, x, 0.0)
+
+
+@triton.jit
+def row_factor(i, count, offset, n, m, left, right, alpha, inverse_gamma,
+               COUNT: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr):  # fmt: skip
+    """``1 / (gamma * (n_i / 2) ** alpha)`` of the queries ``i``; a row without keys counts as one."""
+    if COUNT:
+        keys = tl.load(count + i, mask=i < n, other=1.0)
+    else:
+        start = i * 0
+        stop = start + m
+        if LEFT:
+            start = tl.maximum(i + offset - left, 0)
+        if RIGHT:
+            stop = tl.minimum(i + offset + right + 1, m)
+        keys = (stop - start).to(tl.float32)
+    return inverse_gamma * tl.exp2(-alpha * tl.log2(tl.maximum(keys, 1.0) * 0.5))
+
+
+@triton.jit
+def head_factor(gamma, head, divisor, GAMMA: tl.constexpr):
+    """``1 / gamma`` of a head, the plain number and the learned one together."""
+    if GAMMA:
+        return 1.0 / (divisor * tl.load(gamma + head).to(tl.float32))
+    return 1.0 / divisor
+
+
+@triton.jit
+def uniform_factor(gamma, head, m, divisor, alpha, scale, GAMMA: tl.constexpr, POWER: tl.constexpr):
+    """The factor that all rows of a head share where every query sees every key."""
+    unit = scale * scale if POWER == 2 else scale
+    return unit * head_factor(gamma, head, divisor, GAMMA) * tl.exp2(-alpha * tl.log2(m.to(tl.float32) * 0.5))
+
+
+@triton.jit
+def product(a, b, PRECISION: tl.constexpr, acc=None):
+    """Matrix product, accumulated in float32."""
+    if INTERPRETED:  # numpy has no bfloat16: the interpreter would multiply its bits
+        a = a.to(tl.float32)
+        b = b.to(tl.float32)
+    return tl.dot(a, b, acc, input_precision=PRECISION)
+
+
+@triton.jit
+def round_to(x, dtype: tl.constexpr):
+    """Cast float32 to the nearest number of ``dtype``."""
+    if INTERPRETED:
+        if dtype == tl.bfloat16:  # the interpreter truncates where a GPU rounds to nearest even
+            bits = x.to(tl.int32, bitcast=True)
+            bits = (bits + 0x7FFF + ((bits >> 16) & 1)) & -65536
+            x = bits.to(tl.float32, bitcast=True)
+    return x.to(dtype)
+
+
+@triton.jit
+def log2(x):
+    """Base-2 logarithm of positive numbers, in one instruction."""
+    if INTERPRETED:
+        return tl.log2(x)
+    return tl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1)
+
+
+@triton.jit
+def rectify(x, factor, dtype: tl.constexpr, POWER: tl.constexpr, FACTOR: tl.constexpr):
+    """``relu(x) ** POWER``, times a factor if asked, as an operand of the next product."""
+    if POWER == 1 and not FACTOR and dtype == tl.bfloat16 and not INTERPRETED:
+        # One instruction rectifies, rounds and packs two scores.
+        return tl.inline_asm_elementwise(
+            "cvt.rn.relu.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=2
+        )
+    u = tl.maximum(x, 0.0)
+    if POWER == 2:
+        u = u * u
+    if FACTOR:
+        u = u * factor
+    return round_to(u, dtype)
+
+
+@triton.jit
+def fold(x, ROWS: tl.constexpr, COLS: tl.constexpr):
+    """Sum columns eight apart, which one thread holds in a product's result: no exchange between threads."""
+    return tl.sum(tl.reshape(x, (ROWS, COLS // 8, 8)), 1)
+
+
+@triton.jit
+def finish_stats(total, r_log_r, keys, factor, scale, where, live, mass, entropy, active, POWER: tl.constexpr):
+    """Write the statistics of rows from their sums of ``u``, ``u log2 u`` and ``u > 0``, with ``u = relu(x) ** POWER``.
+
+    The entropy does not depend on the scale of a row, so it may be had from ``u`` as well as from the weights.
+    """
+    unit = scale * scale if POWER == 2 else scale
+    total = tl.where(keys > 0, total, 0.0)  # dead scores left a trace of TINY
+    alive = total * unit > TINY
+    safe = tl.where(alive, total, 1.0)
+    nats = LN2 * (tl.log2(safe) - POWER * r_log_r / safe)
+    tl.store(mass + where, total * factor, mask=live)
+    tl.store(entropy + where, tl.where(alive, nats, 0.0), mask=live)
+    tl.store(active + where, keys, mask=live)

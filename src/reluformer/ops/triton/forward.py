@@ -1,0 +1,127 @@
+"""Forward pass: one program per block of queries, a loop over the blocks of keys that it may see.
+
+Inside the loop are two products, a rectifier and a cast; every scale waits for the end of the row. Blocks that all
+queries of the program see whole have a loop of their own, without masks.
+"""
+
+import triton
+import triton.language as tl
+
+from reluformer.ops.triton.common import (
+    TINY,
+    finish_stats,
+    fold,
+    head_factor,
+    hide,
+    log2,
+    product,
+    rectify,
+    round_to,
+    row_factor,
+    segments,
+    sequence,
+    where_am_i,
+)
+
+
+@triton.jit
+def forward_blocks(
+    acc, total, r_log_r, active, q, factor, i, start, stop,
+    k_desc, v_desc, batch, key_head, key_start, threshold, offset, n, m, left, right,
+    key_mask, attn_mask, mask_stride_i, mask_stride_j, inverse_scale,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    LEFT: tl.constexpr, RIGHT: tl.constexpr, KEY_MASK: tl.constexpr, ATTN_MASK: tl.constexpr, EDGE: tl.constexpr,
+    BIAS: tl.constexpr, POWER: tl.constexpr, STATS: tl.constexpr, FACTOR: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Add the keys ``start:stop`` to the sums of a block of queries."""
+    for s in tl.range(start, stop, BLOCK_N):
+        k = k_desc.load([batch, key_head, key_start + s, 0]).reshape(BLOCK_N, BLOCK_D)
+        x = product(q, k.T, PRECISION)  # (BLOCK_M, BLOCK_N)
+        v = v_desc.load([batch, key_head, key_start + s, 0]).reshape(BLOCK_N, BLOCK_D)
+        if BIAS:
+            x += threshold
+        if EDGE:
+            j = s + tl.arange(0, BLOCK_N)
+            x = hide(
+                x, i[:, None], j[None, :], offset, n, m, left, right,
+                key_mask, attn_mask, mask_stride_i, mask_stride_j, inverse_scale, LEFT, RIGHT, KEY_MASK, ATTN_MASK,
+            )  # fmt: skip
+        if STATS:
+            u = tl.maximum(x, TINY)
+            r = u * u if POWER == 2 else u
+            total += fold(r, BLOCK_M, BLOCK_N)
+            r_log_r += fold(r * log2(u), BLOCK_M, BLOCK_N)
+            active += fold(tl.where(x > 0, 1.0, 0.0), BLOCK_M, BLOCK_N)
+        acc = product(rectify(x, factor[:, None], q.dtype, POWER, FACTOR), v, PRECISION, acc)
+    return acc, total, r_log_r, active
+
+
+@triton.jit
+def forward_kernel(
+    q_desc, k_desc, v_desc, out, mass, entropy, active_keys, gamma, bias, key_mask, attn_mask, count, cu_q, cu_k,
+    blocks, heads, groups, n, m, d, left, right, divisor, alpha, scale,
+    out_stride_b, out_stride_h, out_stride_n, key_mask_stride_b,
+    mask_stride_b, mask_stride_h, mask_stride_i, mask_stride_j, count_stride_b, count_stride_h,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
+    VARLEN: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, EVEN: tl.constexpr,
+    KEY_MASK: tl.constexpr, ATTN_MASK: tl.constexpr, GAMMA: tl.constexpr, BIAS: tl.constexpr,
+    POWER: tl.constexpr, STATS: tl.constexpr, FACTOR: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Sums of one block of queries of one head; ``FACTOR`` scales the weights inside the loop, for narrow exponents."""
+    block, head, index = where_am_i(blocks, heads)
+    if RIGHT:
+        block = blocks - 1 - block  # the longest rows first: they must not be what the GPU waits for
+    rows = n  # of the whole tensor: the statistics' stride
+    batch, q_start, key_start, n, m = sequence(cu_q, cu_k, n, m, index, VARLEN)
+    first = block * BLOCK_M
+    if VARLEN:
+        if first >= n:
+            return
+    key_head = head // groups
+    offset = m - n
+    i = first + tl.arange(0, BLOCK_M)
+
+    MASKED: tl.constexpr = KEY_MASK or (ATTN_MASK > 0)
+    if KEY_MASK:
+        key_mask += batch * key_mask_stride_b
+    if ATTN_MASK:
+        attn_mask += batch * mask_stride_b + head * mask_stride_h
+    if MASKED:
+        count += batch * count_stride_b + head * count_stride_h
+    threshold = 0.0
+    if BIAS:
+        threshold = tl.load(bias + head).to(tl.float32) / scale
+    unit = scale * scale if POWER == 2 else scale
+    inverse_gamma = head_factor(gamma, head, divisor, GAMMA)
+    factor = row_factor(i, count, offset, n, m, left, right, alpha, inverse_gamma, MASKED, LEFT, RIGHT)
+
+    q = q_desc.load([batch, head, q_start + first, 0]).reshape(BLOCK_M, BLOCK_D)
+    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    total = tl.zeros((BLOCK_M, 8), tl.float32)
+    r_log_r = tl.zeros((BLOCK_M, 8), tl.float32)
+    active = tl.zeros((BLOCK_M, 8), tl.float32)
+    last = tl.minimum(first + BLOCK_M, n) - 1
+    bounds = segments(first + offset, last + offset, m, left, right, BLOCK_N, LEFT, RIGHT, MASKED)
+    FIRST_PART: tl.constexpr = 2 if MASKED else (0 if LEFT else 1)
+    LAST_PART: tl.constexpr = 2 if MASKED or RIGHT or not EVEN else 1
+    for part in tl.static_range(FIRST_PART, LAST_PART + 1):
+        acc, total, r_log_r, active = forward_blocks(
+            acc, total, r_log_r, active, q, factor * unit, i, bounds[part], bounds[part + 1],
+            k_desc, v_desc, batch, key_head, key_start, threshold, offset, n, m, left, right,
+            key_mask, attn_mask, mask_stride_i, mask_stride_j, 1.0 / scale,
+            BLOCK_M, BLOCK_N, BLOCK_D, LEFT, RIGHT, KEY_MASK, ATTN_MASK, part != 1,
+            BIAS, POWER, STATS, FACTOR, PRECISION,
+        )  # fmt: skip
+
+    columns = tl.arange(0, BLOCK_D)
+    if not FACTOR:
+        acc = acc * (factor * unit)[:, None]
+    rows_out = out + batch.to(tl.int64) * out_stride_b + head.to(tl.int64) * out_stride_h
+    rows_out += (q_start + i).to(tl.int64)[:, None] * out_stride_n + columns[None, :]
+    tl.store(rows_out, round_to(acc, q.dtype), mask=(i[:, None] < n) & (columns[None, :] < d))
+    if STATS:
+        where = (batch * heads + head).to(tl.int64) * rows + q_start + i
+        finish_stats(
+            tl.sum(total, 1), tl.sum(r_log_r, 1), tl.sum(active, 1), factor * unit, scale,
+            where, i < n, mass, entropy, active_keys, POWER,
+        )  # fmt: skip

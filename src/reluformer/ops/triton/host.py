@@ -1,0 +1,100 @@
+"""What every launch needs: tensor maps, strides, and what the kernels are specialised on."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from reluformer.ops.problem import Problem
+from reluformer.ops.triton.common import BOOL_MASK, FLOAT_MASK
+from reluformer.ops.visibility import UNBOUNDED
+
+
+def fit_for_tma(x: Tensor) -> Tensor:
+    """The tensor, or a copy, with unit columns and everything else on 16-byte boundaries, as tensor maps demand."""
+    item = x.element_size()
+    strides = (s for s, size in zip(x.stride()[:-1], x.shape[:-1], strict=True) if size > 1)
+    if x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(s > 0 and s * item % 16 == 0 for s in strides):
+        return x
+    padded = triton.cdiv(x.shape[-1] * item, 16) * 16 // item
+    return x.new_empty((*x.shape[:-1], padded))[..., : x.shape[-1]].copy_(x)
+
+
+def tensor_map(x: Tensor, rows: int, block_d: int) -> TensorDescriptor:
+    """A map of ``x (B, H, T, D)`` that loads ``rows`` rows of one head."""
+    # The stride of a dimension of size one means nothing, but must be on a boundary too.
+    strides = [s if size > 1 else 16 for s, size in zip(x.stride()[:-1], x.shape[:-1], strict=True)]
+    return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, block_d])
+
+
+def unit_columns(x: Tensor) -> Tensor:
+    """The tensor, or a copy, whose last dimension is contiguous."""
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def on_device(x: Tensor) -> AbstractContextManager[Any]:
+    """Triton launches on the current device, which need not be the tensor's."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+def as_bytes(mask: Tensor | None) -> Tensor | None:
+    """A boolean mask as bytes, anything else as it is."""
+    return mask.view(torch.uint8) if mask is not None and mask.dtype == torch.bool else mask
+
+
+def broadcast_strides(x: Tensor | None, count: int) -> tuple[int, ...]:
+    """Leading strides, 0 where a dimension is broadcast."""
+    if x is None:
+        return (0,) * count
+    return tuple(0 if size == 1 else s for s, size in zip(x.stride()[:count], x.shape[:count], strict=True))
+
+
+def sequences(p: Problem) -> int:
+    """How many sequences there are, padded or packed."""
+    return p.q.shape[0] if p.cu_q is None else p.cu_q.shape[0] - 1
+
+
+def head_block(p: Problem) -> int:
+    """Head dimension of the tiles: the next power of two, the rest read as zeros."""
+    return max(16, triton.next_power_of_2(p.q.shape[-1]))
+
+
+def is_narrow(p: Problem) -> bool:
+    """Whether unscaled scores may overflow the operands' dtype, so that they are scaled before they are rounded."""
+    return p.q.dtype == torch.float16
+
+
+def is_even(p: Problem, size: int, block: int) -> bool:
+    """Whether blocks cover every sequence without a rest."""
+    return p.cu_q is None and size % block == 0
+
+
+def has_float_mask(p: Problem) -> bool:
+    """Whether a mask is added to the scores."""
+    return p.attn_mask is not None and p.attn_mask.dtype != torch.bool
+
+
+def meaning(p: Problem) -> dict[str, Any]:
+    """What every kernel is specialised on."""
+    mask_kind = 0 if p.attn_mask is None else (FLOAT_MASK if has_float_mask(p) else BOOL_MASK).value
+    precise = p.q.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
+    return {
+        "VARLEN": p.cu_q is not None,
+        "LEFT": p.band.left != UNBOUNDED,
+        "RIGHT": p.band.right != UNBOUNDED,
+        "KEY_MASK": p.key_mask is not None,
+        "ATTN_MASK": mask_kind,
+        "GAMMA": p.gamma is not None,
+        "BIAS": p.bias is not None,
+        "POWER": p.power,
+        "FACTOR": is_narrow(p),
+        "PRECISION": "ieee" if precise else "tf32",
+    }
+
+
+def only(options: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Those of the options that a kernel takes."""
+    return {name: options[name] for name in names}

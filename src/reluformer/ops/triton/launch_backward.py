@@ -1,0 +1,193 @@
+"""Launches of the backward pass: prepare the rows, then the keys, then finish the queries."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from reluformer.ops.problem import Gradients, Problem
+from reluformer.ops.triton import host, tiles
+from reluformer.ops.triton.backward import finish_kernel, key_kernel, prepare_kernel
+from reluformer.ops.triton.queries import query_kernel
+
+ROW_BLOCK = 64  # rows per program of the kernels that only touch rows
+
+
+def backward(
+    p: Problem,
+    grad_out: Tensor,
+    grad_mass: Tensor | None,
+    grad_entropy: Tensor | None,
+    mass: Tensor | None,
+    entropy: Tensor | None,
+    need_gamma: bool,
+    need_bias: bool,
+    need_mask: bool,
+) -> Gradients:
+    """Gradients of all tensors but masks; summed in a fixed order where PyTorch is asked for determinism."""
+    if need_mask:
+        raise RuntimeError("the Triton kernels give attn_mask no gradient; use backend 'auto' or 'chunked'")
+    grads = [torch.empty_like(x) for x in (p.q, p.k, p.v)]
+    dgamma, dbias, dmask = (
+        torch.zeros_like(x) if need and x is not None else p.q.new_empty(0)
+        for x, need in ((p.gamma, need_gamma), (p.bias, need_bias), (None, False))
+    )
+    if 0 in p.q.shape or 0 in p.k.shape:
+        return Gradients(*(x.zero_() for x in grads), dgamma, dbias, dmask)
+    with host.on_device(p.q):
+        targets = [x if x.stride(-1) == 1 else x.new_empty(x.shape) for x in grads]
+        run = _Backward(p, need_gamma, need_bias)
+        run.prepare(grad_out, grad_mass, grad_entropy, mass, entropy)
+        run.launch(*targets)
+        for x, target in zip(grads, targets, strict=True):
+            if x is not target:
+                x.copy_(target)
+        if need_gamma:
+            dgamma.copy_(run.dgamma_parts.sum((0, 2)))
+        if need_bias:
+            dbias.copy_(run.dbias_parts.sum((0, 2)))
+    return Gradients(*grads, dgamma, dbias, dmask)
+
+
+@dataclass
+class _Backward:
+    """One backward pass: what its launches hand to each other."""
+
+    p: Problem
+    need_gamma: bool
+    need_bias: bool
+
+    def __post_init__(self) -> None:
+        p = self.p
+        self.block_d = host.head_block(p)
+        self.options = host.meaning(p)
+        # A factor shared by a whole head can wait for the end; one per row must be in dout before the products,
+        # or, for dtypes of narrow range, multiply inside the loop.
+        shared_heads = p.groups == 1 or p.gamma is None
+        self.uniform = p.band.full and p.count is None and p.cu_q is None and shared_heads and not host.is_narrow(p)
+        # Gamma's gradient comes from q.dq, unless something beside q.k is in the scores.
+        self.gamma_in_loop = self.need_gamma and (p.bias is not None or host.has_float_mask(p))
+        self.nothing = torch.empty(0, dtype=torch.float32, device=p.q.device)
+        self.dgamma_parts = self.dbias_parts = self.nothing
+
+    def parts(self, blocks: int) -> Tensor:
+        """Room for one number per block, head and sequence."""
+        shape = (host.sequences(self.p), self.p.q.shape[1], blocks)
+        return torch.zeros(shape, dtype=torch.float32, device=self.p.q.device)
+
+    def prepare(
+        self,
+        grad_out: Tensor,
+        grad_mass: Tensor | None,
+        grad_entropy: Tensor | None,
+        mass: Tensor | None,
+        entropy: Tensor | None,
+    ) -> None:
+        """The scaled gradient of the output and what the statistics add to each row."""
+        p = self.p
+        b, heads, n, d = p.q.shape
+        narrow = host.is_narrow(p)
+        self.stats = grad_mass is not None or grad_entropy is not None
+        scaled = not narrow and not self.uniform
+        grad_out = host.unit_columns(grad_out)
+        self.dout = host.fit_for_tma(torch.empty_like(grad_out) if scaled else grad_out)
+        self.factors, self.slopes, self.bends = (
+            torch.empty((b, heads, n), dtype=torch.float32, device=p.q.device) if use else self.nothing
+            for use in (narrow, self.stats, self.stats)
+        )
+        if not (scaled or narrow or self.stats):
+            return
+        blocks = triton.cdiv(p.max_q, ROW_BLOCK)
+        grad_mass, grad_entropy = (None if x is None else x.contiguous() for x in (grad_mass, grad_entropy))
+        prepare_kernel[(blocks * host.sequences(p) * heads,)](
+            grad_out, grad_mass, grad_entropy, mass, entropy, self.dout, self.factors, self.slopes, self.bends,
+            p.gamma, p.count, p.cu_q, p.cu_k,
+            blocks, heads, n, p.k.shape[2], d, *p.band, p.divisor, p.alpha, p.scale,
+            *grad_out.stride()[:3], *self.dout.stride()[:3], *host.broadcast_strides(p.count, 2),
+            BLOCK_M=ROW_BLOCK, BLOCK_D=self.block_d, COUNT=p.count is not None, SCALED=scaled,
+            DMASS=grad_mass is not None, DENTROPY=grad_entropy is not None, STATS=self.stats, UNIFORM=self.uniform,
+            **host.only(self.options, "VARLEN", "LEFT", "RIGHT", "GAMMA", "POWER", "FACTOR"), num_warps=4,
+        )  # fmt: skip
+
+    def launch(self, dq: Tensor, dk: Tensor, dv: Tensor) -> None:
+        """Fill the gradients of q, k and v, and the parts of gamma's and the bias's."""
+        p = self.p
+        b, heads, n, d = p.q.shape
+        deterministic = torch.are_deterministic_algorithms_enabled()
+        dq32 = None
+        if not deterministic:
+            width = triton.cdiv(d, 4) * 4  # rows on 16-byte boundaries
+            dq32 = torch.zeros((b, heads, n, width), dtype=torch.float32, device=p.q.device)
+        q, k, v = (host.fit_for_tma(x) for x in (p.q, p.k, p.v))
+        self._keys(q, k, v, dq32, dk, dv)
+        if dq32 is None:
+            self._queries(q, k, v, dq)
+        else:
+            self._finish(q, dq32, dq)
+
+    def _keys(self, q: Tensor, k: Tensor, v: Tensor, dq32: Tensor | None, dk: Tensor, dv: Tensor) -> None:
+        p = self.p
+        tile = tiles.backward_tile(p.q.dtype, p.q.shape[-1])
+        blocks = triton.cdiv(p.max_k, tile.n)
+        if self.need_bias:
+            self.dbias_parts = self.parts(blocks)
+        if self.gamma_in_loop:
+            self.dgamma_parts = self.parts(blocks)
+        q_map = host.tensor_map(q, tile.m, self.block_d)
+        key_kernel[(blocks * host.sequences(p) * p.k.shape[1],)](
+            q_map, host.tensor_map(k, tile.n, self.block_d), host.tensor_map(v, tile.n, self.block_d),
+            host.tensor_map(self.dout, tile.m, self.block_d),
+            q_map if dq32 is None else host.tensor_map(dq32, tile.m, self.block_d),
+            self.nothing if dq32 is None else dq32, dk, dv, self.dbias_parts, self.dgamma_parts, *self._shared(blocks),
+            *dk.stride()[:3], *dv.stride()[:3], *self._mask_strides(), 0 if dq32 is None else dq32.shape[-1],
+            BLOCK_M=tile.m, BLOCK_N=tile.n, BLOCK_D=self.block_d,
+            EVEN=host.is_even(p, p.max_q, tile.m) and host.is_even(p, p.max_k, tile.n),
+            DBIAS=self.need_bias, DGAMMA=self.gamma_in_loop, DQ=dq32 is not None, **self._shared_options(),
+            num_warps=tile.warps, num_stages=tile.stages,
+        )  # fmt: skip
+
+    def _queries(self, q: Tensor, k: Tensor, v: Tensor, dq: Tensor) -> None:
+        p = self.p
+        tile = tiles.query_tile(p.q.dtype, p.q.shape[-1])
+        blocks = triton.cdiv(p.max_q, tile.m)
+        from_queries = self.need_gamma and not self.gamma_in_loop
+        if from_queries:
+            self.dgamma_parts = self.parts(blocks)
+        query_kernel[(blocks * host.sequences(p) * p.q.shape[1],)](
+            host.tensor_map(q, tile.m, self.block_d), host.tensor_map(k, tile.n, self.block_d),
+            host.tensor_map(v, tile.n, self.block_d), host.tensor_map(self.dout, tile.m, self.block_d),
+            dq, self.dgamma_parts, *self._shared(blocks), *dq.stride()[:3], *self._mask_strides(),
+            BLOCK_M=tile.m, BLOCK_N=tile.n, BLOCK_D=self.block_d, EVEN=host.is_even(p, p.max_k, tile.n),
+            DGAMMA=from_queries, **self._shared_options(), num_warps=tile.warps, num_stages=tile.stages,
+        )  # fmt: skip
+
+    def _finish(self, q: Tensor, dq32: Tensor, dq: Tensor) -> None:
+        p = self.p
+        b, heads, n, d = p.q.shape
+        blocks = triton.cdiv(n, ROW_BLOCK)
+        from_queries = self.need_gamma and not self.gamma_in_loop
+        if from_queries:  # rows of all packed sequences together: gamma's gradient is their sum anyway
+            self.dgamma_parts = torch.empty((b, heads, blocks), dtype=torch.float32, device=p.q.device)
+        finish_kernel[(blocks * b * heads,)](
+            dq32, dq, q, self.dgamma_parts, p.gamma, blocks, heads, n, p.k.shape[2], d, dq32.shape[-1],
+            p.divisor, p.alpha, p.scale, *dq.stride()[:3], *q.stride()[:3],
+            BLOCK_M=ROW_BLOCK, BLOCK_D=self.block_d, UNIFORM=self.uniform, DGAMMA=from_queries,
+            **host.only(self.options, "GAMMA", "POWER"), num_warps=4,
+        )  # fmt: skip
+
+    def _shared(self, blocks: int) -> tuple[Any, ...]:
+        p = self.p
+        _, heads, n, d = p.q.shape
+        return (
+            self.factors, self.slopes, self.bends, p.gamma, p.bias, host.as_bytes(p.key_mask),
+            host.as_bytes(p.attn_mask), p.cu_q, p.cu_k,
+            blocks, heads, p.groups, n, p.k.shape[2], d, *p.band, p.divisor, p.alpha, p.scale,
+        )  # fmt: skip
+
+    def _mask_strides(self) -> tuple[int, ...]:
+        return (*host.broadcast_strides(self.p.key_mask, 1), *host.broadcast_strides(self.p.attn_mask, 4))
+
+    def _shared_options(self) -> dict[str, Any]:
+        return {"STATS": self.stats, "UNIFORM": self.uniform, **self.options}

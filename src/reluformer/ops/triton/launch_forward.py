@@ -1,0 +1,90 @@
+"""Launches of the forward pass: one kernel for long queries, two for decoding."""
+
+import torch
+import triton
+from torch import Tensor
+
+from reluformer.ops.problem import Problem, Sums
+from reluformer.ops.triton import host, tiles
+from reluformer.ops.triton.decode import combine_kernel, decode_kernel
+from reluformer.ops.triton.forward import forward_kernel
+
+DECODE_QUERIES = 16  # the decode kernel takes at most so many queries,
+DECODE_ROWS = 64  # so many of them over the heads that share a key head,
+DECODE_KEYS = 256  # and at least so many keys: below, one program per head is as good
+COMBINED_ROWS = 4  # rows per program where the parts are added
+
+
+def forward(p: Problem) -> Sums:
+    """Output and statistics."""
+    out = torch.empty_like(p.q)
+    shape = p.q.shape[:3] if p.stats else (0,)
+    stats = tuple(p.q.new_empty(shape, dtype=torch.float32) for _ in range(3))
+    if 0 in p.q.shape:
+        return Sums(out, *stats)
+    if 0 in p.k.shape:  # nothing to see
+        return Sums(out.zero_(), *(x.zero_() for x in stats))
+    target = out if out.stride(-1) == 1 else out.new_empty(out.shape)
+    rows = p.max_q * p.groups
+    decoding = p.cu_q is None and p.max_q <= DECODE_QUERIES and rows <= DECODE_ROWS and p.max_k >= DECODE_KEYS
+    with host.on_device(p.q):
+        (_decode if decoding else _attend)(p, target, stats)
+    return Sums(out if target is out else out.copy_(target), *stats)
+
+
+def _attend(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
+    _, heads, n, d = p.q.shape
+    tile = tiles.forward_tile(p.q.dtype, d, p.stats)
+    blocks = triton.cdiv(p.max_q, tile.m)
+    block_d = host.head_block(p)
+    forward_kernel[(blocks * host.sequences(p) * heads,)](
+        host.tensor_map(host.fit_for_tma(p.q), tile.m, block_d),
+        host.tensor_map(host.fit_for_tma(p.k), tile.n, block_d),
+        host.tensor_map(host.fit_for_tma(p.v), tile.n, block_d),
+        out, *stats, p.gamma, p.bias, host.as_bytes(p.key_mask), host.as_bytes(p.attn_mask), p.count, p.cu_q, p.cu_k,
+        blocks, heads, p.groups, n, p.k.shape[2], d, *p.band, p.divisor, p.alpha, p.scale,
+        *out.stride()[:3], *host.broadcast_strides(p.key_mask, 1), *host.broadcast_strides(p.attn_mask, 4),
+        *host.broadcast_strides(p.count, 2),
+        BLOCK_M=tile.m, BLOCK_N=tile.n, BLOCK_D=block_d, EVEN=host.is_even(p, p.max_k, tile.n), STATS=p.stats,
+        **host.meaning(p), num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+
+
+def _decode(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
+    b, heads, n, d = p.q.shape
+    m = p.k.shape[2]
+    tile = tiles.decode_tile(p.q.dtype, d)
+    block_d = host.head_block(p)
+    rows = max(tile.m, triton.next_power_of_2(n * p.groups))
+    programs = b * heads // p.groups
+    chunk = _keys_per_program(m, programs, tile.n, p.q.device)
+    parts = triton.cdiv(m, chunk)
+    acc_parts = p.q.new_empty((parts, programs, rows, block_d), dtype=torch.float32)
+    stat_parts = p.q.new_zeros((parts, programs, rows, 4), dtype=torch.float32) if p.stats else stats[0]
+    options = host.meaning(p)
+    del options["VARLEN"]
+    q = host.unit_columns(p.q)
+    sizes = (heads, p.groups, n, m, d, *p.band, p.divisor, p.alpha, p.scale)
+    decode_kernel[(parts, programs)](
+        q,
+        host.tensor_map(host.fit_for_tma(p.k), tile.n, block_d),
+        host.tensor_map(host.fit_for_tma(p.v), tile.n, block_d),
+        acc_parts, stat_parts, p.gamma, p.bias, host.as_bytes(p.key_mask), host.as_bytes(p.attn_mask), p.count,
+        *sizes, chunk, *q.stride()[:3], *host.broadcast_strides(p.key_mask, 1),
+        *host.broadcast_strides(p.attn_mask, 4), *host.broadcast_strides(p.count, 2),
+        ROWS=rows, BLOCK_N=tile.n, BLOCK_D=block_d, STATS=p.stats, **options,
+        num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+    combine_kernel[(triton.cdiv(n * p.groups, COMBINED_ROWS), programs)](
+        acc_parts, stat_parts, out, *stats, p.gamma, p.count, parts, *sizes,
+        *out.stride()[:3], *host.broadcast_strides(p.count, 2),
+        ROWS=rows, ROWS_PER_PROGRAM=COMBINED_ROWS, BLOCK_D=block_d, COUNT=p.count is not None, STATS=p.stats,
+        **host.only(options, "LEFT", "RIGHT", "GAMMA", "POWER", "FACTOR"), num_warps=4,
+    )  # fmt: skip
+
+
+def _keys_per_program(m: int, programs: int, block: int, device: torch.device) -> int:
+    """Enough programs to fill the GPU several times over, each with a few blocks of keys to stream."""
+    cores = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
+    parts = max(1, min(triton.cdiv(cores * 8, programs), triton.cdiv(m, 4 * block)))
+    return triton.cdiv(triton.cdiv(m, parts), block) * block
