@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from reluformer.bench import attention, decode, memory
+from reluformer.bench.tables import number
 
 # Ours in blues, softmax in warm colours, the other ways to ReLU in greys.
 COLOURS = {
@@ -37,6 +38,7 @@ def _pyplot() -> Any:
             "grid.color": "#e5e7eb",
             "axes.axisbelow": True,
             "figure.dpi": 150,
+            "figure.constrained_layout.use": True,
         }
     )
     return pyplot
@@ -72,12 +74,8 @@ def plot_attention(path: Path, rows: Sequence[attention.Row], caption: str) -> N
                 axes.set_ylabel({"both": "forward + backward"}.get(kind, kind) + "\nTFLOP/s")
             if y == 2:
                 axes.set_xlabel("length")
-    handles, labels = grid[0][0].get_legend_handles_labels()
-    legend_columns = min(len(names), 4 if len(columns) > 2 else 2)
-    legend_lines = -(-len(names) // legend_columns)
-    top = 1 - (0.055 + 0.026 * legend_lines)
     title = f"Attention, {rows[0].setting.dtype}: higher is faster"
-    _finish(figure, path, title, caption, handles, labels, legend_columns, top)
+    _finish(figure, path, title, caption, grid[0][0], 4 if len(columns) > 2 else 2)
 
 
 def plot_decode(path: Path, rows: Sequence[decode.Row], caption: str) -> None:
@@ -92,7 +90,7 @@ def plot_decode(path: Path, rows: Sequence[decode.Row], caption: str) -> None:
         values = [r.gb_per_s if r and r.gb_per_s else 0.0 for r in found]
         places = [j + (i - (len(names) - 1) / 2) * height for j in range(len(caches))]
         bars = axes.barh(places, values, height * 0.9, color=COLOURS.get(name), label=name)
-        texts = [f"{r.gb_per_s:.0f}  ({r.of_copy:.0%})" if r and r.gb_per_s and r.of_copy else "" for r in found]
+        texts = [f"{number(r.gb_per_s)}  ({r.of_copy:.0%})" if r and r.gb_per_s and r.of_copy else "" for r in found]
         axes.bar_label(bars, texts, padding=3, fontsize=8)
     axes.set_yticks(range(len(caches)), [_in_two(str(c)) for c in caches])
     axes.invert_yaxis()
@@ -101,9 +99,7 @@ def plot_decode(path: Path, rows: Sequence[decode.Row], caption: str) -> None:
     axes.grid(axis="y", visible=False)
     axes.tick_params(length=0)
     axes.set_xlabel("GB/s (share of the copy's)")
-    handles, labels = axes.get_legend_handles_labels()
-    title = "Decoding, one query per sequence: further right is faster"
-    _finish(figure, path, title, caption, handles, labels, 3, 0.78)
+    _finish(figure, path, "Decoding, one query per sequence: further right is faster", caption, axes, 3)
 
 
 def plot_memory(path: Path, rows: Sequence[memory.Row], caption: str) -> None:
@@ -118,16 +114,16 @@ def plot_memory(path: Path, rows: Sequence[memory.Row], caption: str) -> None:
     lengths = sorted({r.length for r in rows})
     size = {"float32": 4, "float64": 8}.get(rows[0].dtype, 2)
     quadratic = [rows[0].heads * n * n * size / 2**20 for n in lengths]
-    axes.plot(lengths, quadratic, "--", color="#9aa3ad", label="one score matrix (not measured)")
+    axes.plot(lengths, quadratic, "--", color="#9aa3ad", label="one score matrix (computed)")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xticks(lengths, [str(n) for n in lengths])
-    axes.minorticks_off()
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:,.0f}" if y >= 1 else f"{y:g}")
+    axes.tick_params(which="minor", length=0)
     axes.set_xlabel("length")
     axes.set_ylabel("extra memory, MiB")
-    handles, labels = axes.get_legend_handles_labels()
     title = f"Forward + backward, causal, {rows[0].heads} heads x {rows[0].head_dim}, {rows[0].dtype}"
-    _finish(figure, path, title, caption, handles, labels, 2, 0.82)
+    _finish(figure, path, title, caption, axes, 3)
 
 
 def _in_two(text: str) -> str:
@@ -139,13 +135,17 @@ def _in_two(text: str) -> str:
     return text[: middle + 1] + "\n" + text[middle + 2 :]
 
 
-def _finish(
-    figure: Any, path: Path, title: str, caption: str, handles: Any, labels: Any, columns: int, top: float
-) -> None:
-    figure.suptitle(title, fontsize=11, fontweight="bold", y=0.99)
-    figure.legend(handles, labels, loc="upper center", ncols=columns, frameon=False, bbox_to_anchor=(0.5, 0.965))
-    figure.text(0.5, 0.008, caption, ha="center", va="bottom", fontsize=6.5, color="#6b7280", wrap=True)
-    figure.tight_layout(rect=(0, 0.03, 1, top))
+def _finish(figure: Any, path: Path, title: str, caption: str, axes: Any, columns: int) -> None:
+    """Title and legend above the axes, machine below, and save."""
+    figure.legend(
+        *axes.get_legend_handles_labels(),
+        title=title,  # the layout keeps a legend clear of the axes, but not a legend clear of a figure's title
+        title_fontproperties={"size": 11, "weight": "bold"},
+        loc="outside upper center",
+        ncols=columns,
+        frameon=False,
+    )
+    figure.supxlabel(caption, fontsize=6.5, color="#6b7280")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     figure.clf()

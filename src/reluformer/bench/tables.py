@@ -24,7 +24,7 @@ def attention_table(rows: Sequence[Row]) -> Table:
     table = Table(
         title=f"head dim {first.head_dim} x {first.heads} heads, {'causal' if first.causal else 'not causal'}, "
         f"{first.dtype}",
-        caption="each pass: ms, TFLOP/s, speed against the fastest softmax; extra: MiB beyond inputs, outputs, gradients",
+        caption="ms, TFLOP/s, speed against the fastest softmax; extra: peak MiB beyond inputs, outputs and gradients",
         title_justify="left",
         caption_justify="left",
         box=box.SIMPLE_HEAD,
@@ -79,7 +79,7 @@ def number(x: float | None) -> str:
 def plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> Table:
     """A table whose first column is text and whose others are numbers."""
     table = Table(
-        title=title, caption=caption or None, title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD
+        title=title or None, caption=caption or None, title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD
     )
     for i, column in enumerate(columns):
         table.add_column(column, justify="right" if i else "left")
