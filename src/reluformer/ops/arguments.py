@@ -6,14 +6,15 @@ from numbers import Real
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from reluformer.ops.visibility import UNBOUNDED, Band
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
-# Boundaries already read, with the tensor version they were read at. Reading waits for the GPU, so all layers of a model
-# that share one tensor of boundaries should pay for it once.
+# Boundaries already read, with the tensor version they were read at. Reading waits for the GPU, so all layers of a
+# model that share one tensor of boundaries should pay for it once.
 _known_bounds = WeakTensorKeyDictionary()
 
 
@@ -44,7 +45,10 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
         raise ValueError(f"q must have a head dimension of at least 1, got shape {shape_of(q)}")
     if layout == "BHND" and q.shape[0] != k.shape[0]:
         raise ValueError(f"k must have the batch size of q, {q.shape[0]}, got {k.shape[0]}")
-    if k.shape[heads] == 0 or q.shape[heads] % k.shape[heads]:
+    if k.shape[heads] == 0 or q.shape[heads] == 0:
+        name, x = ("k", k) if k.shape[heads] == 0 else ("q", q)
+        raise ValueError(f"{name} must have at least 1 head, got shape {shape_of(x)}")
+    if q.shape[heads] % k.shape[heads]:
         raise ValueError(f"q must have a multiple of k's {k.shape[heads]} heads, got {q.shape[heads]}")
 
 
@@ -160,7 +164,17 @@ def check_cu_seqlens(name: str, cu: Tensor, packed: Tensor, max_seqlen: int, max
         raise ValueError(f"{max_name} must be at least the longest sequence, {max(lengths)}, got {max_seqlen}")
 
 
+def check_no_tangent(backend: str, *tensors: Tensor | None) -> None:
+    """Refuse forward-mode differentiation, which PyTorch drops in silence where an operator has no rule for it."""
+    if forward_ad._current_level < 0:
+        return
+    if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        raise RuntimeError(f"backend {backend!r} has no forward-mode derivative; backend 'reference' has")
+
+
 def _read_bounds(cu: Tensor) -> list[int]:
+    if cu.is_inference():  # has no version
+        return list(cu.tolist())
     version, bounds = _known_bounds.get(cu, (None, None))
     if version != cu._version:
         bounds = cu.tolist()

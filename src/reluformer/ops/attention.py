@@ -119,6 +119,7 @@ def relu_attention(
         )
         return (out, stats) if return_stats else out
 
+    arguments.check_no_tangent(backend, q, k, v, per_head, bias, attn_mask)
     count = None
     if key_padding_mask is not None or attn_mask is not None:
         count = count_visible(band, n, m, key_padding_mask, attn_mask, q.device)
@@ -231,6 +232,7 @@ def relu_attention_varlen(
             band=band,
         )
     else:
+        arguments.check_no_tangent(backend, q, k, v, per_head, bias)
         out, mass, entropy, active = torch.ops.reluformer.attention_forward(
             q, k, v, per_head, bias, None, None, None, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
             divisor, float(alpha), power, scale, band.left, band.right, return_stats, backend,
@@ -380,6 +382,14 @@ def _autograd(ctx: Any, grad_out: Tensor | None, grad_mass: Any, grad_entropy: A
     )  # fmt: skip
 
 
+def _no_second_derivative(ctx: Any, *grads: Any) -> Any:
+    raise RuntimeError(f"backend {ctx.backend!r} of relu_attention has no second derivative; backend 'reference' has")
+
+
+def _remember_backend(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.backend = inputs[-1]
+
+
 _forward_op = torch.library.custom_op(
     "reluformer::attention_forward",
     _forward,
@@ -399,3 +409,4 @@ _backward_op = torch.library.custom_op(
 _forward_op.register_fake(_fake_forward)
 _backward_op.register_fake(_fake_backward)
 _forward_op.register_autograd(_autograd, setup_context=_setup_context)
+_backward_op.register_autograd(_no_second_derivative, setup_context=_remember_backend)
