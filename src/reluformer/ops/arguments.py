@@ -75,20 +75,20 @@ def split_gamma(gamma: Tensor | float | None, q: Tensor, heads: int) -> tuple[Te
         return gamma, 1.0
     if isinstance(gamma, bool) or not isinstance(gamma, Real):
         raise ValueError(f"gamma must be None, a number or a tensor of shape ({heads},), got {gamma!r}")
-    if not (math.isfinite(gamma) and gamma > 0):
+    if not 0 < gamma < math.inf:
         raise ValueError(f"gamma must be a positive number, got {gamma!r}")
     return None, float(gamma)
 
 
 def check_numbers(alpha: float, power: int, scale: float | None, head_dim: int) -> float:
     """Check alpha and power; return the scale, by default ``1 / sqrt(D)``."""
-    if isinstance(alpha, bool) or not isinstance(alpha, Real) or not (math.isfinite(alpha) and alpha >= 0):
+    if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 <= alpha < math.inf:
         raise ValueError(f"alpha must be a number >= 0, got {alpha!r}")
     if isinstance(power, bool) or power not in (1, 2):
         raise ValueError(f"power must be 1 or 2, got {power!r}")
     if scale is None:
         return head_dim**-0.5
-    if isinstance(scale, bool) or not isinstance(scale, Real) or not (math.isfinite(scale) and scale > 0):
+    if isinstance(scale, bool) or not isinstance(scale, Real) or not 0 < scale < math.inf:
         raise ValueError(f"scale must be None or a positive number, got {scale!r}")
     return float(scale)
 

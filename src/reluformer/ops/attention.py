@@ -372,6 +372,8 @@ def _autograd(ctx: Any, grad_out: Tensor | None, grad_mass: Any, grad_entropy: A
     *tensors, mass, entropy = ctx.saved_tensors
     if grad_out is None:
         grad_out = torch.zeros_like(tensors[0])
+    if mass is None:  # no statistics were asked for: their gradients are as empty as they
+        grad_mass = grad_entropy = None
     need_gamma, need_bias, need_mask = ctx.need
     dq, dk, dv, dgamma, dbias, dmask = torch.ops.reluformer.attention_backward(
         grad_out, grad_mass, grad_entropy, mass, entropy, need_gamma, need_bias, need_mask, *tensors, *ctx.options
