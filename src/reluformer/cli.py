@@ -35,7 +35,7 @@ def _fail(where: str, what: str) -> NoReturn:
 def _one_line(error: Any, context: Any) -> str:
     text = " ".join(error.format_message().split())
     commands = getattr(getattr(context, "command", None), "commands", None)
-    return f"{text} It takes {', '.join(commands)}." if text and commands else text
+    return f"{text} It takes {', '.join(sorted(commands))}." if text and commands else text
 
 
 def _command() -> Any:

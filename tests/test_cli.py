@@ -1,0 +1,99 @@
+"""The command line: what it prints, and one line for what it refuses."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import reluformer
+from reluformer.cli import main
+
+REFUSED = {
+    "unknown command": (["fly"], "reluformer: No such command 'fly'. It takes bench, demo."),
+    "unknown benchmark": (["bench", "sort"], "reluformer bench: No such command 'sort'. It takes attention, decode"),
+    "unknown option": (["bench", "attention", "--fast"], "reluformer bench attention: No such option: --fast"),
+    "unknown device": (["bench", "attention", "--device", "tpu"], "--device: takes auto, cpu or cuda, got 'tpu'"),
+    "unknown dtype": (["bench", "memory", "--dtype", "int8"], "--dtype: takes float16, bfloat16, float32, got 'int8'"),
+    "lengths not numbers": (["bench", "attention", "--lengths", "1k"], "--lengths: takes positive integers and commas"),
+    "length zero": (["bench", "memory", "--lengths", "16,0"], "--lengths: takes positive integers and commas"),
+    "no such causality": (["bench", "attention", "--causal", "maybe"], "--causal: takes both, yes or no, got 'maybe'"),
+    "tokens not a number": (["bench", "attention", "--tokens", "many"], "--tokens"),
+    "heads without a slash": (["bench", "decode", "--heads", "8x64"], "--heads: takes e.g. 32/8x128,16/16x64"),
+    "heads that do not divide": (["bench", "decode", "--heads", "3/2x64"], "--heads: query heads must be a multiple"),
+    "a file for a folder": (["bench", "attention", "--out", __file__], "--out: takes a folder"),
+}
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    captured = capsys.readouterr()
+    return int(stopped.value.code or 0), captured.out, captured.err
+
+
+@pytest.mark.parametrize(("arguments", "words"), REFUSED.values(), ids=REFUSED)
+def test_wrong_argument_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+    status, out, err = run(capsys, *arguments)
+    assert status == 2
+    assert out == ""
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--version") == (0, f"reluformer {reluformer.__version__}\n", "")
+
+
+def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run(capsys, "--help")
+    assert status == 0
+    assert "bench" in out
+    assert "demo" in out
+
+
+@pytest.mark.parametrize("absent", ["typer", "rich", "matplotlib"])
+def test_missing_toolkit_is_one_line(absent: str, tmp_path: Path) -> None:
+    program = f"""
+import sys
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *rest: None if name.partition(".")[0] == {absent!r} else find(name, *rest)
+sys.path.insert(0, {str(Path(reluformer.__file__).parents[1])!r})
+from reluformer.cli import main
+main(["bench", "memory", "--quick", "--device", "cpu", "--out", {str(tmp_path)!r}])
+"""
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 2
+    assert ran.stderr == f'reluformer: {absent} is not installed: pip install "reluformer[toolkit]"\n'
+    assert ran.stdout == ""
+
+
+@pytest.mark.parametrize("name", ["attention", "decode", "memory"])
+def test_bench_prints_and_keeps(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str) -> None:
+    status, out, err = run(capsys, "bench", name, "--quick", "--device", "cpu", "--out", str(tmp_path / "new"))
+    assert (status, err) == (0, "")
+    assert f"{name}-cpu.csv" in out.replace("\n", "")
+    with (tmp_path / "new" / f"{name}-cpu.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert all(row["torch"] and row["date"] and row["machine"] for row in rows)
+    assert not any("this operator" in row.get("contestant", "") and row["note"] for row in rows)
+    assert (tmp_path / "new" / f"{name}-cpu.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_bench_keeps_nothing_unasked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, out, _ = run(capsys, "bench", "memory", "--quick", "--device", "cpu")
+    assert status == 0
+    assert "--out DIR" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_demo_tells_its_story(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "demo")
+    assert (status, err) == (0, "")
+    for part in ("One query", "Gradients through the statistics", "back ends", "Packed sequences", "Speed and memory"):
+        assert part in out
