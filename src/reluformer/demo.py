@@ -11,6 +11,7 @@ from reluformer.bench.machine import describe
 from reluformer.bench.peak import peak_extra_bytes
 from reluformer.bench.tables import number, plain_table
 from reluformer.bench.timing import Call, medians
+from reluformer.ops.attention import Backend
 
 
 def demo() -> None:
@@ -70,7 +71,8 @@ def _back_ends(console: Console, device: torch.device) -> None:
     inputs = torch.randn(3, 2, 4, 300, 64, device=device, dtype=torch.float64)
     exact = _results(inputs, "reference")
     cells, refusals = [], []
-    for backend in ("reference", "chunked", "triton"):
+    backends: tuple[Backend, ...] = ("reference", "chunked", "triton")
+    for backend in backends:
         try:
             found = _results(inputs.float(), backend)
         except RuntimeError as error:  # the operator says why a back end cannot run
@@ -82,7 +84,7 @@ def _back_ends(console: Console, device: torch.device) -> None:
         console.print(line, style="dim")
 
 
-def _results(inputs: Tensor, backend: str) -> tuple[Tensor, ...]:
+def _results(inputs: Tensor, backend: Backend) -> tuple[Tensor, ...]:
     q, k, v = inputs
     q = q.detach().requires_grad_()
     out, stats = relu_attention(q, k, v, causal=True, return_stats=True, backend=backend)

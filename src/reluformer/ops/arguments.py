@@ -168,15 +168,16 @@ def check_no_tangent(backend: str, *tensors: Tensor | None) -> None:
     """Refuse forward-mode differentiation, which PyTorch drops in silence where an operator has no rule for it."""
     if forward_ad._current_level < 0:
         return
-    if any(x is not None and forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+    tangents = (forward_ad.unpack_dual(x).tangent for x in tensors if x is not None)  # type: ignore[no-untyped-call]
+    if any(tangent is not None for tangent in tangents):
         raise RuntimeError(f"backend {backend!r} has no forward-mode derivative; backend 'reference' has")
 
 
 def _read_bounds(cu: Tensor) -> list[int]:
     if cu.is_inference():  # has no version
         return list(cu.tolist())
-    version, bounds = _known_bounds.get(cu, (None, None))
+    version, bounds = _known_bounds.get(cu, (None, []))  # type: ignore[no-untyped-call]
     if version != cu._version:
         bounds = cu.tolist()
         _known_bounds[cu] = (cu._version, bounds)
-    return bounds
+    return list(bounds)

@@ -8,7 +8,7 @@ import importlib.util
 import os
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
@@ -30,12 +30,38 @@ _PROBLEM = (
 _PROBLEM_SIZE = _PROBLEM.count(",") + 1
 
 
+class _PackedOptions(TypedDict, total=False):
+    """The keyword arguments of relu_attention_varlen, for type checkers."""
+
+    gamma: Tensor | float | None
+    alpha: float
+    power: int
+    bias: Tensor | None
+    scale: float | None
+    causal: bool
+    window: int | tuple[int, int] | None
+    backend: Backend
+
+
+class _Options(_PackedOptions, total=False):
+    """The keyword arguments of relu_attention, for type checkers."""
+
+    key_padding_mask: Tensor | None
+    attn_mask: Tensor | None
+
+
 @overload
 def relu_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, return_stats: Literal[False] = False, **options: Any
+    q: Tensor, k: Tensor, v: Tensor, *, return_stats: Literal[False] = False, **options: Unpack[_Options]
 ) -> Tensor: ...
 @overload
-def relu_attention(q: Tensor, k: Tensor, v: Tensor, *, return_stats: Literal[True], **options: Any) -> Stats: ...
+def relu_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, return_stats: Literal[True], **options: Unpack[_Options]
+) -> Stats: ...
+@overload
+def relu_attention(
+    q: Tensor, k: Tensor, v: Tensor, *, return_stats: bool, **options: Unpack[_Options]
+) -> Tensor | Stats: ...
 def relu_attention(
     q: Tensor,
     k: Tensor,
@@ -141,7 +167,7 @@ def relu_attention_varlen(
     max_seqlen_k: int,
     *,
     return_stats: Literal[False] = False,
-    **options: Any,
+    **options: Unpack[_PackedOptions],
 ) -> Tensor: ...
 @overload
 def relu_attention_varlen(
@@ -154,8 +180,21 @@ def relu_attention_varlen(
     max_seqlen_k: int,
     *,
     return_stats: Literal[True],
-    **options: Any,
+    **options: Unpack[_PackedOptions],
 ) -> Stats: ...
+@overload
+def relu_attention_varlen(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    *,
+    return_stats: bool,
+    **options: Unpack[_PackedOptions],
+) -> Tensor | Stats: ...
 def relu_attention_varlen(
     q: Tensor,
     k: Tensor,
@@ -316,8 +355,8 @@ def _module(backend: str) -> ModuleType:
 
 def _problem(args: Sequence[Any]) -> Problem:
     """The operator's flat arguments as a Problem (less the back end, which comes last)."""
-    *head, left, right, stats, _ = args
-    return Problem(*head, band=Band(left, right), stats=stats)
+    *rest, left, right, stats, _ = args
+    return Problem(*[*rest, Band(left, right), stats])
 
 
 def _forward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
