@@ -71,9 +71,9 @@ def backward(
 ) -> Gradients:
     """Gradients of everything differentiable, the scores made once more."""
     dq, dk, dv = torch.empty_like(p.q), torch.empty_like(p.k), torch.empty_like(p.v)
-    # Optional gradients are summed up wide, whatever dtype they are asked for in.
-    s_dot_ds = p.q.new_zeros(p.q.shape[1] if need_gamma else 0, dtype=_wide(p))
-    dbias = p.q.new_zeros(p.q.shape[1] if need_bias else 0, dtype=_wide(p))
+    # Sums over keys for each row; over the rows they are summed at the end, all at once, which rounds least.
+    dr_dot_r = p.q.new_empty(p.q.shape[:3] if need_gamma else 0, dtype=_wide(p))
+    ds_sum = p.q.new_empty(p.q.shape[:3] if need_bias else 0, dtype=_wide(p))
     dmask = p.q.new_zeros(p.attn_mask.shape if need_mask and p.attn_mask is not None else 0, dtype=_wide(p))
     memory = _memory(p)
     for part in _parts(p):
@@ -87,8 +87,10 @@ def backward(
             g = heads.stack(heads.get(grad_out), rows) * factor[..., None]
             dq_rows = torch.zeros_like(q)
 
-            # dr_ij = g_i.v_j + constant_i + slope_i log r_ij: the last two from mass and entropy.
-            constant = slope = None  # (L, G * R, 1)
+            row_sums = q.new_zeros(2, *q.shape[:2])
+
+            # dr_ij = g_i.v_j + constant_i + (shift_i + slope_i log r_ij): of the output, of the mass, of the entropy.
+            constant = slope = shift = None  # (L, G * R, 1)
             if grad_mass is not None:
                 constant = (heads.stack(heads.get(grad_mass), rows) * factor)[..., None]
             if grad_entropy is not None and mass is not None and entropy is not None:
@@ -97,22 +99,21 @@ def backward(
                 total = torch.where(alive, total, 1.0)
                 slope = torch.where(alive, -heads.stack(heads.get(grad_entropy), rows) / total, 0.0)[..., None]
                 shift = slope * (heads.stack(heads.get(entropy), rows) - total.log())[..., None]
-                constant = shift if constant is None else constant + shift
 
             for keys in heads.visible_keys(rows):
                 block, width = keys.start // part.keys_at_once, keys.stop - keys.start
                 s = heads.scores(q, rows, keys).relu_()
                 r = s.square() if p.power == 2 else s
                 dv_t[block][..., :width].baddbmm_(g.mT, r)
-                ds = heads.scratch(1, s.shape)
-                if constant is None:
-                    torch.bmm(g, heads.v[:, keys].mT, out=ds)
-                else:
-                    if slope is None:
-                        ds.copy_(constant.expand_as(ds))
-                    else:
-                        torch.clamp_min(r, TINY, out=ds).log_().mul_(slope).add_(constant)
-                    ds.baddbmm_(g, heads.v[:, keys].mT)
+                dr = torch.bmm(g, heads.v[:, keys].mT, out=heads.scratch(1, s.shape))
+                if constant is not None:
+                    dr += constant
+                if need_gamma:  # the entropy does not depend on gamma
+                    row_sums[0] += torch.mul(dr, r, out=heads.scratch(2, r.shape)).sum(-1)
+                if slope is not None and shift is not None:
+                    log_r = torch.clamp_min(r, TINY, out=heads.scratch(2, r.shape)).log_()
+                    dr.addcmul_(log_r, slope).add_(shift)
+                ds = dr  # in place
                 if p.power == 2:
                     ds.mul_(s).mul_(2)  # zero where the score is
                 else:
@@ -120,13 +121,15 @@ def backward(
                 dq_rows.baddbmm_(ds, heads.k[:, keys])
                 dk_t[block][..., :width].baddbmm_(q.mT, ds)
                 if need_bias:
-                    dbias[part.heads] += heads.unstack(ds).sum((0, 2, 3))
+                    row_sums[1] += ds.sum(-1)
                 if need_mask:
                     target = _pick(dmask, part)[..., rows, keys]
                     target += heads.unstack(ds).sum_to_size(target.shape)
-                if need_gamma:
-                    s_dot_ds[part.heads] += heads.unstack(ds.mul_(s)).sum((0, 2, 3))
             heads.put(dq, rows, dq_rows, p.scale)
+            if need_gamma:
+                heads.put(dr_dot_r, rows, row_sums[0])
+            if need_bias:
+                heads.put(ds_sum, rows, row_sums[1])
         dk_t *= p.scale
         for grad, grad_t in ((dk, dk_t), (dv, dv_t)):
             target = grad[part.batch, part.key_heads, part.keys]
@@ -137,9 +140,9 @@ def backward(
         dq,
         dk,
         dv,
-        # The loss sees gamma as a divisor of r = relu(s) ** power, and dr . r = ds . s / power.
-        (-s_dot_ds / (p.power * p.gamma)).to(p.gamma.dtype) if need_gamma and p.gamma is not None else p.q.new_empty(0),
-        dbias.to(p.bias.dtype) if need_bias and p.bias is not None else p.q.new_empty(0),
+        # Gamma divides r.
+        (-dr_dot_r.sum((0, 2)) / p.gamma).to(p.gamma.dtype) if p.gamma is not None and need_gamma else p.q.new_empty(0),
+        ds_sum.sum((0, 2)).to(p.bias.dtype) if p.bias is not None and need_bias else p.q.new_empty(0),
         dmask.to(p.attn_mask.dtype) if need_mask and p.attn_mask is not None else p.q.new_empty(0),
     )
 
@@ -154,9 +157,9 @@ def _heads_at_once(p: Problem) -> int:
 
 
 def _memory(p: Problem) -> Tensor:
-    """Memory for two blocks of scores: a block used again is still in the cache."""
+    """Memory for three blocks of scores: a block used again is still in the cache."""
     whole = math.prod(p.q.shape[:3]) * p.k.shape[2]
-    return torch.empty(2, min(whole, _heads_at_once(p) * ROWS * KEYS), dtype=_wide(p), device=p.q.device)
+    return torch.empty(3, min(whole, _heads_at_once(p) * ROWS * KEYS), dtype=_wide(p), device=p.q.device)
 
 
 class _Part(NamedTuple):
@@ -207,7 +210,7 @@ class _Heads:
         self.part, self.memory, self.band, self.scale, self.wide = part, memory, p.band, p.scale, _wide(p)
         self.q = self.get(p.q)  # (B, H, N, D)
         k, v = (x[part.batch, part.key_heads, part.keys].to(self.wide) for x in (p.k, p.v))
-        self.k, self.v = k.reshape(-1, *k.shape[2:]), v.reshape(-1, *v.shape[2:])  # (L, M, D)
+        self.k, self.v = k.flatten(0, 1), v.flatten(0, 1)  # (L, M, D)
         self.n, self.m = self.q.shape[2], self.k.shape[1]
         self.bias = None if p.bias is None else p.bias[part.heads, None, None].to(self.wide)  # (H, 1, 1)
         self.key_mask = None if p.key_mask is None else p.key_mask[part.batch, None, None]  # (B, 1, 1, M)
@@ -242,7 +245,7 @@ class _Heads:
         return s.view(*self.q.shape[:2], -1, s.shape[-1])
 
     def scratch(self, which: int, shape: Sequence[int]) -> Tensor:
-        """One of the two blocks of memory, or as much of it as this shape takes."""
+        """One of the three blocks of memory, or as much of it as this shape takes."""
         return self.memory[which, : math.prod(shape)].view(shape)
 
     def visible_keys(self, rows: slice) -> Iterator[slice]:
