@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from reluformer.bench.contestants import contestants, obstacle
+from reluformer import relu_attention
+from reluformer.bench.contestants import contestants, flex_relu, obstacle
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -12,6 +13,13 @@ def test_all_relu_contestants_compute_the_same(causal: bool, device: torch.devic
     assert len(others) == 3
     for other in others:
         torch.testing.assert_close(other[0], first[0], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention_computes_the_same_uncompiled() -> None:
+    q, k, v = torch.randn(3, 1, 2, 100, 16)
+    expected = relu_attention(q, k, v)
+    torch.testing.assert_close(flex_relu(q, k, v, None, torch.tensor(50.0).sqrt()), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.gpu

@@ -1,6 +1,5 @@
 """Who runs against whom: this operator, the same in plain PyTorch, softmax's fastest, and a work-around."""
 
-import importlib
 import os
 import warnings
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+import torch.nn.attention.flex_attention
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -90,10 +90,9 @@ def _sdpa(backend: SDPBackend) -> Attend:
 
 
 def _flex(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, ...]:
-    """Softmax of ``log relu(s)`` is ``relu(s) / sum relu(s)``; the log-sum-exp gives the sum back."""
     n = q.shape[2]
-    out, log_sum = _compiled_flex()(q, k, v, _causal_blocks(n, q.device) if causal else None)
-    return ((out * (log_sum.exp()[..., None] / _divisor(n, causal, q))).to(q.dtype),)
+    blocks = _causal_blocks(n, q.device) if causal else None
+    return (_compiled_flex()(q, k, v, blocks, _divisor(n, causal, q)),)
 
 
 def _log_relu(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
@@ -101,25 +100,28 @@ def _log_relu(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tens
     return torch.where(score > 0, torch.log(score.clamp_min(1e-30)), -float("inf"))
 
 
-@lru_cache(maxsize=1)
-def _compiled_flex() -> Callable[..., tuple[Tensor, Tensor]]:
-    flex: Any = importlib.import_module("torch.nn.attention.flex_attention")
-
-    def call(q: Tensor, k: Tensor, v: Tensor, blocks: object) -> tuple[Tensor, Tensor]:
-        if hasattr(flex, "AuxRequest"):
-            out, aux = flex.flex_attention(q, k, v, _log_relu, blocks, return_aux=flex.AuxRequest(lse=True))
-            return out, aux.lse
+def flex_relu(q: Tensor, k: Tensor, v: Tensor, blocks: object, divisor: Tensor) -> Tensor:
+    """Softmax of ``log relu(s)`` is ``relu(s) / sum relu(s)``; the log-sum-exp gives the sum back."""
+    flex: Any = torch.nn.attention.flex_attention
+    if hasattr(flex, "AuxRequest"):
+        out, aux = flex.flex_attention(q, k, v, _log_relu, blocks, return_aux=flex.AuxRequest(lse=True))
+        log_sum = aux.lse
+    else:  # PyTorch before 2.9
         out, log_sum = flex.flex_attention(q, k, v, _log_relu, blocks, return_lse=True)
-        return out, log_sum
+    scaled: Tensor = out * (log_sum.exp()[..., None] / divisor)
+    return scaled.to(q.dtype)
 
-    return torch.compile(call, dynamic=False, fullgraph=True)
+
+@lru_cache(maxsize=1)
+def _compiled_flex() -> Callable[..., Tensor]:
+    return torch.compile(flex_relu, dynamic=False, fullgraph=True)
 
 
 @lru_cache(maxsize=4)
 def _causal_blocks(n: int, device: torch.device) -> object:
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    return create_block_mask(lambda b, h, i, j: i >= j, None, None, n, n, device=device)
+    return torch.nn.attention.flex_attention.create_block_mask(
+        lambda b, h, i, j: i >= j, None, None, n, n, device=str(device)
+    )
 
 
 def obstacle(contestant: Contestant, q: Tensor) -> str | None:
