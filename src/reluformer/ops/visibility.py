@@ -1,7 +1,7 @@
 """Which keys a query may see, and how many.
 
 Query ``i`` of ``N`` stands at position ``p = i + M - N`` among the ``M`` keys (bottom-right alignment) and sees the
-keys ``p - left <= j <= p + right``. Causal is ``right = 0``, a window bounds both sides; masks take away from this band.
+keys ``p - left <= j <= p + right``: causal is ``right = 0``, a window bounds both sides. Masks take keys away from it.
 """
 
 from typing import NamedTuple

@@ -141,7 +141,7 @@ def key_blocks(
         if DBIAS:
             dbias += tl.sum(dx, 1)
         if DGAMMA:
-            dlog += tl.sum(dx * x, 1)
+            dlog += tl.sum(dx * tl.maximum(x, 0.0), 1)  # not x: it may be -inf
         dx = round_to(dx, k.dtype)
         dk = product(dx, q, PRECISION, dk)
         if DQ:

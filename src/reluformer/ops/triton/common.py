@@ -23,8 +23,8 @@ def sequence(cu_q, cu_k, n, m, index, VARLEN: tl.constexpr):
     if VARLEN:
         q_start = tl.load(cu_q + index)
         k_start = tl.load(cu_k + index)
-        return 0, q_start, k_start, tl.load(cu_q + index + 1) - q_start, tl.load(cu_k + index + 1) - k_start
-    return index, 0, 0, n, m
+        return index * 0, q_start, k_start, tl.load(cu_q + index + 1) - q_start, tl.load(cu_k + index + 1) - k_start
+    return index, index * 0, index * 0, n, m
 
 
 @triton.jit

@@ -58,9 +58,9 @@ def forward_blocks(
 
 @triton.jit
 def forward_kernel(
-    q_desc, k_desc, v_desc, out, mass, entropy, active_keys, gamma, bias, key_mask, attn_mask, count, cu_q, cu_k,
+    q_desc, k_desc, v_desc, out_desc, out, mass, entropy, active_keys, gamma, bias, key_mask, attn_mask, count, cu_q, cu_k,
     blocks, heads, groups, n, m, d, left, right, divisor, alpha, scale,
-    out_stride_b, out_stride_h, out_stride_n, key_mask_stride_b,
+    out_stride_h, out_stride_n, key_mask_stride_b,
     mask_stride_b, mask_stride_h, mask_stride_i, mask_stride_j, count_stride_b, count_stride_h,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     VARLEN: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, EVEN: tl.constexpr,
@@ -113,12 +113,14 @@ def forward_kernel(
             BIAS, POWER, STATS, FACTOR, PRECISION,
         )  # fmt: skip
 
-    columns = tl.arange(0, BLOCK_D)
     if not FACTOR:
         acc = acc * (factor * unit)[:, None]
-    rows_out = out + batch.to(tl.int64) * out_stride_b + head.to(tl.int64) * out_stride_h
-    rows_out += (q_start + i).to(tl.int64)[:, None] * out_stride_n + columns[None, :]
-    tl.store(rows_out, round_to(acc, q.dtype), mask=(i[:, None] < n) & (columns[None, :] < d))
+    if VARLEN:  # a block's last rows may be another sequence's
+        columns = tl.arange(0, BLOCK_D)
+        rows_out = out + head.to(tl.int64) * out_stride_h + (q_start + i).to(tl.int64)[:, None] * out_stride_n
+        tl.store(rows_out + columns[None, :], round_to(acc, q.dtype), mask=(i[:, None] < n) & (columns[None, :] < d))
+    else:
+        out_desc.store([batch, head, first, 0], round_to(acc, q.dtype).reshape(1, 1, BLOCK_M, BLOCK_D))
     if STATS:
         where = (batch * heads + head).to(tl.int64) * rows + q_start + i
         finish_stats(

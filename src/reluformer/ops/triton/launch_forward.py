@@ -24,7 +24,7 @@ def forward(p: Problem) -> Sums:
         return Sums(out, *stats)
     if 0 in p.k.shape:  # nothing to see
         return Sums(out.zero_(), *(x.zero_() for x in stats))
-    target = out if out.stride(-1) == 1 else out.new_empty(out.shape)
+    target = host.fit_for_tma(out)
     rows = p.max_q * p.groups
     decoding = p.cu_q is None and p.max_q <= DECODE_QUERIES and rows <= DECODE_ROWS and p.max_k >= DECODE_KEYS
     with host.on_device(p.q):
@@ -41,9 +41,9 @@ def _attend(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
         host.tensor_map(host.fit_for_tma(p.q), tile.m, block_d),
         host.tensor_map(host.fit_for_tma(p.k), tile.n, block_d),
         host.tensor_map(host.fit_for_tma(p.v), tile.n, block_d),
-        out, *stats, p.gamma, p.bias, host.as_bytes(p.key_mask), host.as_bytes(p.attn_mask), p.count, p.cu_q, p.cu_k,
+        host.tensor_map(out, tile.m, block_d), out, *stats, p.gamma, p.bias, host.as_bytes(p.key_mask), host.as_bytes(p.attn_mask), p.count, p.cu_q, p.cu_k,
         blocks, heads, p.groups, n, p.k.shape[2], d, *p.band, p.divisor, p.alpha, p.scale,
-        *out.stride()[:3], *host.broadcast_strides(p.key_mask, 1), *host.broadcast_strides(p.attn_mask, 4),
+        *out.stride()[1:3], *host.broadcast_strides(p.key_mask, 1), *host.broadcast_strides(p.attn_mask, 4),
         *host.broadcast_strides(p.count, 2),
         BLOCK_M=tile.m, BLOCK_N=tile.n, BLOCK_D=block_d, EVEN=host.is_even(p, p.max_k, tile.n), STATS=p.stats,
         **host.meaning(p), num_warps=tile.warps, num_stages=tile.stages,
