@@ -32,24 +32,24 @@ def forward(p: Problem) -> Sums:
     """Output and, where asked for, the statistics of every row."""
     shape = p.q.shape[:3] if p.stats else (0,)
     sums = Sums(torch.empty_like(p.q), *(p.q.new_empty(shape, dtype=_wide(p)) for _ in range(3)))
-    memory = _memory(p)
+    work = _Workspace(p)
     for part in _parts(p):
-        heads = _Heads(p, part, memory)
+        heads = _Heads(p, part, work)
         for rows in _steps(heads.n, part.rows_at_once):
             q = heads.stack(heads.q, rows)  # (L, G * R, D)
             out = torch.zeros_like(q)
-            stats = q.new_zeros(3, *q.shape[:2])
+            stats = q.new_zeros(3 if p.stats else 0, *q.shape[:2], 1)
             for keys in heads.visible_keys(rows):
                 r = heads.scores(q, rows, keys).relu_()  # (L, G * R, K)
                 if p.power == 2:
                     r.square_()
                 out.baddbmm_(r, heads.v[:, keys])
                 if p.stats:
-                    stats[0] += r.sum(-1)
-                    stats[1] += torch.clamp_min(r, TINY, out=heads.scratch(1, r.shape)).log_().mul_(r).sum(-1)
-                    stats[2] += r.sign_().sum(-1)
-            factor = heads.stack(heads.factor, rows)
-            heads.put(sums.out, rows, out, factor[..., None])
+                    stats[0] += r.sum(-1, keepdim=True)
+                    stats[1] += heads.log(r).mul_(r).sum(-1, keepdim=True)
+                    stats[2] += r.sign_().sum(-1, keepdim=True)
+            factor = heads.stack(heads.factor, rows)  # (L, G * R, 1)
+            heads.put(sums.out, rows, out, factor)
             if p.stats:
                 total, r_log_r, active = stats
                 heads.put(sums.mass, rows, total, factor)
@@ -71,79 +71,72 @@ def backward(
 ) -> Gradients:
     """Gradients of everything differentiable, the scores made once more."""
     dq, dk, dv = torch.empty_like(p.q), torch.empty_like(p.k), torch.empty_like(p.v)
-    # Sums over keys for each row; over the rows they are summed at the end, all at once, which rounds least.
-    dr_dot_r = p.q.new_empty(p.q.shape[:3] if need_gamma else 0, dtype=_wide(p))
-    ds_sum = p.q.new_empty(p.q.shape[:3] if need_bias else 0, dtype=_wide(p))
+    # Sums over keys, row by row; over the rows they are summed at the end, all at once, which rounds least.
+    dr_dot_r, ds_sum = (p.q.new_empty(p.q.shape[:3] if need else 0, dtype=_wide(p)) for need in (need_gamma, need_bias))
     dmask = p.q.new_zeros(p.attn_mask.shape if need_mask and p.attn_mask is not None else 0, dtype=_wide(p))
-    memory = _memory(p)
+    work = _Workspace(p)
     for part in _parts(p):
-        heads = _Heads(p, part, memory)
+        heads = _Heads(p, part, work)
         # One (L, D, K) for each block of keys: products that make wide matrices are faster than those of tall ones.
-        blocks = list(_steps(heads.m, part.keys_at_once))
-        dk_t, dv_t = (heads.k.new_zeros(len(blocks), *heads.k.mT.shape[:2], part.keys_at_once) for _ in "kv")
+        shape = (-(-heads.m // part.keys_at_once), *heads.k.mT.shape[:2], part.keys_at_once)
+        dk_t, dv_t = heads.k.new_zeros(shape), heads.k.new_zeros(shape)
         for rows in _steps(heads.n, part.rows_at_once):
-            q = heads.stack(heads.q, rows)
-            factor = heads.stack(heads.factor, rows)
-            g = heads.stack(heads.get(grad_out), rows) * factor[..., None]
+            q = heads.stack(heads.q, rows)  # (L, G * R, D)
+            factor = heads.stack(heads.factor, rows)  # (L, G * R, 1)
+            g = heads.stack(heads.get(grad_out), rows) * factor
             dq_rows = torch.zeros_like(q)
+            dr_dot_r_rows, ds_sum_rows = q.new_zeros(2, *q.shape[:2], 1)
 
-            row_sums = q.new_zeros(2, *q.shape[:2])
-
-            # dr_ij = g_i.v_j + constant_i + (shift_i + slope_i log r_ij): of the output, of the mass, of the entropy.
-            constant = slope = shift = None  # (L, G * R, 1)
+            # dr_ij = g_i.v_j + mass_i + (shift_i + slope_i log r_ij): through the output, the mass, the entropy.
+            mass_slope = entropy_slope = None
             if grad_mass is not None:
-                constant = (heads.stack(heads.get(grad_mass), rows) * factor)[..., None]
+                mass_slope = heads.stack(heads.get(grad_mass), rows) * factor
             if grad_entropy is not None and mass is not None and entropy is not None:
                 total = heads.stack(heads.get(mass), rows) / factor
                 alive = total > TINY
                 total = torch.where(alive, total, 1.0)
-                slope = torch.where(alive, -heads.stack(heads.get(grad_entropy), rows) / total, 0.0)[..., None]
-                shift = slope * (heads.stack(heads.get(entropy), rows) - total.log())[..., None]
+                entropy_slope = torch.where(alive, -heads.stack(heads.get(grad_entropy), rows) / total, 0.0)
+                entropy_shift = entropy_slope * (heads.stack(heads.get(entropy), rows) - total.log())
 
             for keys in heads.visible_keys(rows):
                 block, width = keys.start // part.keys_at_once, keys.stop - keys.start
-                s = heads.scores(q, rows, keys).relu_()
+                s = heads.scores(q, rows, keys).relu_()  # (L, G * R, K)
                 r = s.square() if p.power == 2 else s
-                dv_t[block][..., :width].baddbmm_(g.mT, r)
+                dv_t[block, ..., :width].baddbmm_(g.mT, r)
                 dr = torch.bmm(g, heads.v[:, keys].mT, out=heads.scratch(1, s.shape))
-                if constant is not None:
-                    dr += constant
-                if need_gamma:  # the entropy does not depend on gamma
-                    row_sums[0] += torch.mul(dr, r, out=heads.scratch(2, r.shape)).sum(-1)
-                if slope is not None and shift is not None:
-                    log_r = torch.clamp_min(r, TINY, out=heads.scratch(2, r.shape)).log_()
-                    dr.addcmul_(log_r, slope).add_(shift)
-                ds = dr  # in place
+                if mass_slope is not None:
+                    dr += mass_slope
+                if need_gamma:  # before the entropy, which does not depend on gamma
+                    dr_dot_r_rows += torch.mul(dr, r, out=heads.scratch(2, r.shape)).sum(-1, keepdim=True)
+                if entropy_slope is not None:
+                    dr.addcmul_(heads.log(r), entropy_slope).add_(entropy_shift)
                 if p.power == 2:
-                    ds.mul_(s).mul_(2)  # zero where the score is
+                    ds = dr.mul_(s).mul_(2)
                 else:
-                    torch.ops.aten.threshold_backward.grad_input(ds, s, 0, grad_input=ds)
+                    ds = torch.ops.aten.threshold_backward.grad_input(dr, s, 0, grad_input=dr)  # 0 where s is
                 dq_rows.baddbmm_(ds, heads.k[:, keys])
-                dk_t[block][..., :width].baddbmm_(q.mT, ds)
+                dk_t[block, ..., :width].baddbmm_(q.mT, ds)
                 if need_bias:
-                    row_sums[1] += ds.sum(-1)
+                    ds_sum_rows += ds.sum(-1, keepdim=True)
                 if need_mask:
                     target = _pick(dmask, part)[..., rows, keys]
                     target += heads.unstack(ds).sum_to_size(target.shape)
             heads.put(dq, rows, dq_rows, p.scale)
             if need_gamma:
-                heads.put(dr_dot_r, rows, row_sums[0])
+                heads.put(dr_dot_r, rows, dr_dot_r_rows)
             if need_bias:
-                heads.put(ds_sum, rows, row_sums[1])
-        dk_t *= p.scale
-        for grad, grad_t in ((dk, dk_t), (dv, dv_t)):
-            target = grad[part.batch, part.key_heads, part.keys]
-            for keys, x in zip(blocks, grad_t, strict=True):
-                target[:, :, keys] = x.mT[:, : keys.stop - keys.start].view(*target.shape[:2], -1, target.shape[3])
+                heads.put(ds_sum, rows, ds_sum_rows)
+        heads.put_keys(dk, dk_t.mul_(p.scale))
+        heads.put_keys(dv, dv_t)
 
+    none = p.q.new_empty
     return Gradients(
         dq,
         dk,
         dv,
-        # Gamma divides r.
-        (-dr_dot_r.sum((0, 2)) / p.gamma).to(p.gamma.dtype) if p.gamma is not None and need_gamma else p.q.new_empty(0),
-        ds_sum.sum((0, 2)).to(p.bias.dtype) if p.bias is not None and need_bias else p.q.new_empty(0),
-        dmask.to(p.attn_mask.dtype) if need_mask and p.attn_mask is not None else p.q.new_empty(0),
+        none(0) if p.gamma is None or not need_gamma else (-dr_dot_r.sum((0, 2)) / p.gamma).to(p.gamma.dtype),
+        none(0) if p.bias is None or not need_bias else ds_sum.sum((0, 2)).to(p.bias.dtype),
+        none(0) if p.attn_mask is None or not need_mask else dmask.to(p.attn_mask.dtype),
     )
 
 
@@ -156,10 +149,22 @@ def _heads_at_once(p: Problem) -> int:
     return torch.get_num_threads() * HEADS_PER_THREAD if p.q.device.type == "cpu" else p.k.shape[1]
 
 
-def _memory(p: Problem) -> Tensor:
-    """Memory for three blocks of scores: a block used again is still in the cache."""
-    whole = math.prod(p.q.shape[:3]) * p.k.shape[2]
-    return torch.empty(3, min(whole, _heads_at_once(p) * ROWS * KEYS), dtype=_wide(p), device=p.q.device)
+class _Workspace:
+    """What all parts of a problem share."""
+
+    def __init__(self, p: Problem) -> None:
+        if p.count is not None:
+            count = p.count
+        else:
+            lengths = ((q.stop - q.start, k.stop - k.start) for q, k in _sequences(p))
+            count = torch.cat([count_visible(p.band, n, m, None, None, p.q.device) for n, m in lengths], -1)
+        divisor = p.divisor * (count.to(_wide(p)).clamp_min(1) / 2) ** p.alpha
+        if p.gamma is not None:
+            divisor = divisor * p.gamma[:, None].to(_wide(p))
+        self.factor = divisor.reciprocal()[..., None]  # (B|1, Hq|1, N, 1)
+        # Three blocks of scores: memory used again is still in the cache.
+        size = min(math.prod(p.q.shape[:3]) * p.k.shape[2], _heads_at_once(p) * ROWS * KEYS)
+        self.blocks = [torch.empty(size, dtype=_wide(p), device=p.q.device) for _ in range(3)]
 
 
 class _Part(NamedTuple):
@@ -177,16 +182,21 @@ class _Part(NamedTuple):
 def _parts(p: Problem) -> Iterator[_Part]:
     """The problem in parts whose blocks of scores fit a cache: few heads of long sequences, many of short ones."""
     batch, key_heads = p.k.shape[:2]
-    bounds_q = [0, p.q.shape[2]] if p.cu_q is None else p.cu_q.tolist()
-    bounds_k = [0, p.k.shape[2]] if p.cu_k is None else p.cu_k.tolist()
     at_once = _heads_at_once(p)
-    for rows, keys in zip(map(slice, bounds_q, bounds_q[1:]), map(slice, bounds_k, bounds_k[1:]), strict=True):
+    for rows, keys in _sequences(p):
         r = min(max(ROWS // p.groups, 1), max(rows.stop - rows.start, 1))
         k = min(ROWS * KEYS // (p.groups * r), max(keys.stop - keys.start, 1))
         lanes = max(at_once * ROWS * KEYS // (p.groups * r * k), 1)
         for b in _steps(batch, max(lanes // key_heads, 1)):
             for h in _steps(key_heads, min(lanes, key_heads)):
                 yield _Part(b, slice(h.start * p.groups, h.stop * p.groups), h, rows, keys, r, k)
+
+
+def _sequences(p: Problem) -> Iterator[tuple[slice, slice]]:
+    """Rows and keys of each packed sequence, or of the only one."""
+    bounds_q = [0, p.q.shape[2]] if p.cu_q is None else p.cu_q.tolist()
+    bounds_k = [0, p.k.shape[2]] if p.cu_k is None else p.cu_k.tolist()
+    return zip(map(slice, bounds_q, bounds_q[1:]), map(slice, bounds_k, bounds_k[1:]), strict=True)
 
 
 def _steps(stop: int, size: int, start: int = 0) -> Iterator[slice]:
@@ -206,8 +216,8 @@ class _Heads:
     rows of each; in memory this is ``(B, H, R, ...)``.
     """
 
-    def __init__(self, p: Problem, part: _Part, memory: Tensor) -> None:
-        self.part, self.memory, self.band, self.scale, self.wide = part, memory, p.band, p.scale, _wide(p)
+    def __init__(self, p: Problem, part: _Part, work: _Workspace) -> None:
+        self.part, self.blocks, self.band, self.scale, self.wide = part, work.blocks, p.band, p.scale, _wide(p)
         self.q = self.get(p.q)  # (B, H, N, D)
         k, v = (x[part.batch, part.key_heads, part.keys].to(self.wide) for x in (p.k, p.v))
         self.k, self.v = k.flatten(0, 1), v.flatten(0, 1)  # (L, M, D)
@@ -215,30 +225,27 @@ class _Heads:
         self.bias = None if p.bias is None else p.bias[part.heads, None, None].to(self.wide)  # (H, 1, 1)
         self.key_mask = None if p.key_mask is None else p.key_mask[part.batch, None, None]  # (B, 1, 1, M)
         self.attn_mask = None if p.attn_mask is None else _pick(p.attn_mask, part)  # (B|1, H|1, N, M)
-        if p.count is None:
-            count = count_visible(p.band, self.n, self.m, None, None, p.q.device)
-        else:
-            count = _pick(p.count, part)
-        divisor = p.divisor * (count.to(self.wide).clamp_min(1) / 2) ** p.alpha
-        if p.gamma is not None:
-            divisor = divisor * p.gamma[part.heads, None].to(self.wide)
-        self.factor = divisor.reciprocal().expand(self.q.shape[:3])  # (B, H, N)
+        self.factor = _pick(work.factor, part)[:, :, part.rows].expand(*self.q.shape[:3], 1)
 
     def get(self, x: Tensor) -> Tensor:
-        """What ``x``, shaped like the queries or a statistic of them, holds for this part."""
-        return x[self.part.batch, self.part.heads, self.part.rows]
+        """This part of ``x``, the queries' shape or one value for each: ``(B, H, N, D)`` or ``(B, H, N, 1)``."""
+        return (x if x.dim() == 4 else x[..., None])[self.part.batch, self.part.heads, self.part.rows]
 
     def put(self, x: Tensor, rows: slice, stacked: Tensor, factor: Tensor | float = 1.0) -> None:
         """Write stacked rows, times a factor, where they belong in the whole ``x``."""
         target = self.get(x)[:, :, rows]
-        if isinstance(factor, Tensor):
-            factor = factor.view(*target.shape[:3], *factor.shape[2:])
-        torch.mul(stacked.view(target.shape), factor, out=target)
+        shape = (*target.shape[:3], -1)
+        torch.mul(stacked.view(shape), factor.view(shape) if isinstance(factor, Tensor) else factor, out=target)
+
+    def put_keys(self, x: Tensor, blocks: Tensor) -> None:
+        """Write blocks of keys ``(blocks, L, D, K)`` where they belong in the whole ``x``."""
+        target = x[self.part.batch, self.part.key_heads, self.part.keys]  # (B, Hk, M, D)
+        for keys, block in zip(_steps(self.m, self.part.keys_at_once), blocks, strict=True):
+            target[:, :, keys] = block.mT[:, : keys.stop - keys.start].view(*target.shape[:2], -1, target.shape[3])
 
     def stack(self, x: Tensor, rows: slice) -> Tensor:
         """Rows of ``(B, H, N, ...)`` as ``(L, G * R, ...)``, a view where that is possible."""
-        x = x[:, :, rows].to(self.wide)
-        return x.reshape(self.k.shape[0], -1, *x.shape[3:])
+        return x[:, :, rows].to(self.wide).reshape(self.k.shape[0], -1, x.shape[3])
 
     def unstack(self, s: Tensor) -> Tensor:
         """A block of scores ``(L, G * R, K)`` as ``(B, H, R, K)``."""
@@ -246,7 +253,11 @@ class _Heads:
 
     def scratch(self, which: int, shape: Sequence[int]) -> Tensor:
         """One of the three blocks of memory, or as much of it as this shape takes."""
-        return self.memory[which, : math.prod(shape)].view(shape)
+        return self.blocks[which][: math.prod(shape)].view(shape)
+
+    def log(self, r: Tensor) -> Tensor:
+        """``log r``, finite at 0."""
+        return torch.clamp_min(r, TINY, out=self.scratch(2, r.shape)).log_()
 
     def visible_keys(self, rows: slice) -> Iterator[slice]:
         """Blocks of the keys that some of these rows may see."""
@@ -257,7 +268,7 @@ class _Heads:
         """Scores ``(L, G * R, K)`` of stacked queries; a hidden key scores at most 0: no weight."""
         s = self.scratch(0, (*q.shape[:2], keys.stop - keys.start))
         torch.baddbmm(s, q, self.k[:, keys].mT, beta=0, alpha=self.scale, out=s)
-        by_head = self.unstack(s)
+        by_head = self.unstack(s)  # (B, H, R, K)
         if self.bias is not None:
             by_head += self.bias
         if self.attn_mask is not None:
