@@ -218,6 +218,16 @@ def test_same_bits_every_time(device):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
+def test_training_after_inference(device):
+    """Memory that is kept between calls may come from a call in inference mode."""
+    q = torch.randn(1, 2, 700, 16, device=device)
+    with torch.inference_mode():
+        relu_attention(q, q, q, backend="chunked")
+    q.requires_grad_()
+    relu_attention(q, q, q, backend="chunked").sum().backward()
+    assert q.grad.isfinite().all()
+
+
 MEASURE = """
 import resource, sys, torch
 from reluformer import relu_attention

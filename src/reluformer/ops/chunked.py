@@ -9,6 +9,7 @@ factor of row ``i``, a block costs two products forward and five backward:
 """
 
 import math
+import threading
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -21,8 +22,8 @@ from reluformer.ops.visibility import UNBOUNDED, count_visible
 
 # A block of scores is ROWS x KEYS of each head in work. Measured on two cores with 1 MiB of L2 each, float32, against
 # softmax at length 2048: 256 x 512 with two heads a thread 1.05 (forward) and 1.08 (backward), with one head a thread
-# 0.93 and 1.01, as threads wait for each other more often; 128 x 512 1.01 and 0.99; 512 x 256 no faster, and it wastes
-# more along a causal edge.
+# 0.93 and 1.01, as threads wait for each other more often; 128 x 512 1.01 and 0.99; 256 x 256 1.03 and 1.07. Causal,
+# forward and backward together: 256 x 256 1.10, 256 x 512 0.95, as products of shortened blocks go head by head.
 ROWS = 256
 KEYS = 512
 HEADS_PER_THREAD = 2
@@ -146,7 +147,9 @@ def _wide(p: Problem) -> torch.dtype:
 
 
 def _heads_at_once(p: Problem) -> int:
-    return torch.get_num_threads() * HEADS_PER_THREAD if p.q.device.type == "cpu" else p.k.shape[1]
+    batch, key_heads = p.k.shape[:2]
+    at_once = torch.get_num_threads() * HEADS_PER_THREAD if p.q.device.type == "cpu" else key_heads
+    return max(min(at_once, batch * key_heads), 1)
 
 
 class _Workspace:
@@ -162,9 +165,26 @@ class _Workspace:
         if p.gamma is not None:
             divisor = divisor * p.gamma[:, None].to(_wide(p))
         self.factor = divisor.reciprocal()[..., None]  # (B|1, Hq|1, N, 1)
-        # Three blocks of scores: memory used again is still in the cache.
         size = min(math.prod(p.q.shape[:3]) * p.k.shape[2], _heads_at_once(p) * ROWS * KEYS)
-        self.blocks = [torch.empty(size, dtype=_wide(p), device=p.q.device) for _ in range(3)]
+        self.blocks = _memory(size, _wide(p), p.q.device)
+
+
+def _memory(size: int, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
+    """Memory for three blocks of scores: what is used again is still in the cache.
+
+    A thread keeps the last it used on the CPU, where the system would take it back and clear it again at every call, a
+    tenth of the time at length 512.
+    """
+    blocks: list[Tensor] = getattr(_kept, "blocks", [])
+    if not blocks or blocks[0].dtype != dtype or blocks[0].device != device or blocks[0].numel() < size:
+        with torch.inference_mode(False):  # or training could not use what inference left
+            blocks = [torch.empty(size, dtype=dtype, device=device) for _ in range(3)]
+        if device.type == "cpu":
+            _kept.blocks = blocks
+    return blocks
+
+
+_kept = threading.local()
 
 
 class _Part(NamedTuple):
@@ -183,9 +203,10 @@ def _parts(p: Problem) -> Iterator[_Part]:
     """The problem in parts whose blocks of scores fit a cache: few heads of long sequences, many of short ones."""
     batch, key_heads = p.k.shape[:2]
     at_once = _heads_at_once(p)
+    width = KEYS if p.band.full else ROWS  # square blocks are either cut by the band's edge or not, seldom shortened
     for rows, keys in _sequences(p):
         r = min(max(ROWS // p.groups, 1), max(rows.stop - rows.start, 1))
-        k = min(ROWS * KEYS // (p.groups * r), max(keys.stop - keys.start, 1))
+        k = min(ROWS * width // (p.groups * r), max(keys.stop - keys.start, 1))
         lanes = max(at_once * ROWS * KEYS // (p.groups * r * k), 1)
         for b in _steps(batch, max(lanes // key_heads, 1)):
             for h in _steps(key_heads, min(lanes, key_heads)):
