@@ -75,12 +75,21 @@ def settings(
                 yield Setting(d, c, n, max(1, tokens // n), max(1, width // d), dtype)
 
 
-def measure(setting: Setting, device: torch.device, seconds: float, fewest: int, quick: bool = False) -> list[Row]:
-    """Time all contestants on the same fresh random inputs."""
+def measure(
+    setting: Setting,
+    device: torch.device,
+    seconds: float,
+    fewest: int,
+    quick: bool = False,
+    without: Sequence[str] = (),
+) -> list[Row]:
+    """Time all contestants on the same fresh random inputs, but those with a word of ``without`` in their names."""
     trial = _Trial(setting, device)
     # The compiled rival keeps its graph for many backward passes, which donated buffers would not outlive.
     with functorch_config.patch(donated_buffer=False):
         for contestant in contestants(device):
+            if any(word in contestant.name.lower() for word in without):
+                continue
             note = obstacle(contestant, trial.inputs[0])
             if quick and contestant.compiled:
                 note = "skipped: it compiles for long"

@@ -28,6 +28,9 @@ def attention(
     tokens: Annotated[int | None, typer.Option(min=1, help="tokens per call, over all its sequences")] = None,
     width: Annotated[int | None, typer.Option(min=1, help="heads x head dim")] = None,
     causal: Annotated[str, typer.Option(help="both, yes or no")] = "both",
+    without: Annotated[
+        str, typer.Option(help="leave out contestants with these words in their names: eager,flex")
+    ] = "",
     out: Out = None,
     quick: Quick = False,
 ) -> None:
@@ -48,12 +51,13 @@ def attention(
             dtype=_dtype(dtype, where),
         )
     )
+    words = [word.strip().lower() for word in without.split(",") if word.strip()]
     report = _Report("attention", where, out)
     rows: list[attention_bench.Row] = []
     for i, shape in enumerate(shapes):
         with report.console.status(f"length {shape.length}, head dim {shape.head_dim}, causal {shape.causal}"):
             seconds, fewest = (0.01, 1) if quick else (0.2, 10) if gpu else (1.0, 3)
-            rows += attention_bench.measure(shape, where, seconds, fewest, quick)
+            rows += attention_bench.measure(shape, where, seconds, fewest, quick, words)
         after = shapes[i + 1] if i + 1 < len(shapes) else None
         if after is None or (after.head_dim, after.causal) != (shape.head_dim, shape.causal):
             group = [r for r in rows if (r.setting.head_dim, r.setting.causal) == (shape.head_dim, shape.causal)]

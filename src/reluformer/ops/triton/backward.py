@@ -36,7 +36,7 @@ def prepare_kernel(
     dout, dmass, dentropy, mass, entropy, scaled_dout, factors, slopes, bends,
     gamma, count, cu_q, cu_k, blocks, heads, n, m, d, left, right, divisor, alpha, scale,
     dout_stride_b, dout_stride_h, dout_stride_n, scaled_stride_b, scaled_stride_h, scaled_stride_n,
-    count_stride_b, count_stride_h,
+    count_stride_b, count_stride_h, line_stride,
     BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, VARLEN: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
     COUNT: tl.constexpr, GAMMA: tl.constexpr, POWER: tl.constexpr, SCALED: tl.constexpr, FACTOR: tl.constexpr,
     DMASS: tl.constexpr, DENTROPY: tl.constexpr, STATS: tl.constexpr, UNIFORM: tl.constexpr,
@@ -51,6 +51,7 @@ def prepare_kernel(
     i = first + tl.arange(0, BLOCK_M)
     live = i < n
     where = (batch * heads + head).to(tl.int64) * rows + q_start + i
+    line = (batch * heads + head).to(tl.int64) * line_stride + q_start + i
     if COUNT:
         count += batch * count_stride_b + head * count_stride_h
     inverse_gamma = head_factor(gamma, head, divisor, GAMMA)
@@ -68,7 +69,7 @@ def prepare_kernel(
         scaled = round_to(grad * (factor * unit)[:, None], scaled_dout.dtype.element_ty)
         tl.store(rows_scaled + columns[None, :], scaled, mask=inside)
     if FACTOR:
-        tl.store(factors + where, factor * unit, mask=live)
+        tl.store(factors + line, factor * unit, mask=live)
     if STATS:
         slope = tl.zeros((BLOCK_M,), tl.float32)
         bend = tl.zeros((BLOCK_M,), tl.float32)
@@ -84,8 +85,8 @@ def prepare_kernel(
         if UNIFORM:
             slope /= factor * unit
             bend /= factor * unit
-        tl.store(slopes + where, slope, mask=live)
-        tl.store(bends + where, bend, mask=live)
+        tl.store(slopes + line, slope, mask=live)
+        tl.store(bends + line, bend, mask=live)
 
 
 @triton.jit
@@ -162,7 +163,7 @@ def key_kernel(
     gamma, bias, key_mask, attn_mask, cu_q, cu_k,
     blocks, heads, groups, n, m, d, left, right, divisor, alpha, scale,
     dk_stride_b, dk_stride_h, dk_stride_n, dv_stride_b, dv_stride_h, dv_stride_n, key_mask_stride_b,
-    mask_stride_b, mask_stride_h, mask_stride_i, mask_stride_j, dq_width,
+    mask_stride_b, mask_stride_h, mask_stride_i, mask_stride_j, line_stride, dq_width,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     VARLEN: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, EVEN: tl.constexpr,
     KEY_MASK: tl.constexpr, ATTN_MASK: tl.constexpr, GAMMA: tl.constexpr, BIAS: tl.constexpr,
@@ -212,10 +213,11 @@ def key_kernel(
         if ATTN_MASK:
             head_mask += head * mask_stride_h
         row = (batch * heads + head).to(tl.int64) * rows
+        line = (batch * heads + head).to(tl.int64) * line_stride + q_start
         for part in tl.static_range(FIRST_PART, LAST_PART + 1):
             dk_acc, dv_acc, dbias, dlog = key_blocks(
                 dk_acc, dv_acc, dbias, dlog, k, v, j, bounds[part], bounds[part + 1], q_desc, dout_desc, dq_desc,
-                dq + row * dq_width, factors + row + q_start, slopes + row + q_start, bends + row + q_start,
+                dq + row * dq_width, factors + line, slopes + line, bends + line,
                 batch, head, q_start, threshold, offset, n, m, left, right, dq_width,
                 key_mask, head_mask, mask_stride_i, mask_stride_j, 1.0 / scale,
                 BLOCK_M, BLOCK_N, BLOCK_D, LEFT, RIGHT, KEY_MASK, ATTN_MASK, part != 1,
@@ -246,10 +248,10 @@ def key_kernel(
 
 @triton.jit
 def finish_kernel(
-    dq32, dq, q, dgamma_parts, gamma, blocks, heads, n, m, d, dq_width, divisor, alpha, scale,
+    dq32, dq, q, dgamma_parts, gamma, blocks, heads, n, m, d, dq_rows, dq_width, divisor, alpha, scale,
     dq_stride_b, dq_stride_h, dq_stride_n, q_stride_b, q_stride_h, q_stride_n,
     BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, GAMMA: tl.constexpr, POWER: tl.constexpr, UNIFORM: tl.constexpr,
-    DGAMMA: tl.constexpr,
+    DGAMMA: tl.constexpr, PERMUTED: tl.constexpr,
 ):  # fmt: skip
     """Round the float32 sums of the queries' gradients to their dtype, and get gamma's gradient from them."""
     block, head, batch = where_am_i(blocks, heads)
@@ -257,7 +259,10 @@ def finish_kernel(
     i = (block * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
     columns = tl.arange(0, BLOCK_D)[None, :]
     inside = (i < n) & (columns < d)
-    value = tl.load(dq32 + ((wide_batch * heads + head) * n + i) * dq_width + columns, mask=inside, other=0.0)
+    source = columns
+    if PERMUTED:  # hopper.py keeps columns eight apart side by side: bits 4 | 2 1 | 3 | 0
+        source = (columns & ~15) | ((columns & 6) << 1) | ((columns & 8) >> 2) | (columns & 1)
+    value = tl.load(dq32 + ((wide_batch * heads + head) * dq_rows + i) * dq_width + source, mask=inside, other=0.0)
     if UNIFORM:
         value *= uniform_factor(gamma, head, m, divisor, alpha, scale, GAMMA, POWER)
     rows_dq = dq + wide_batch * dq_stride_b + wide_head * dq_stride_h + i * dq_stride_n + columns

@@ -58,7 +58,8 @@ def forward_blocks(
 
 @triton.jit
 def forward_kernel(
-    q_desc, k_desc, v_desc, out_desc, out, mass, entropy, active_keys, gamma, bias, key_mask, attn_mask, count, cu_q, cu_k,
+    q_desc, k_desc, v_desc, out_desc, out, mass, entropy, active_keys,
+    gamma, bias, key_mask, attn_mask, count, cu_q, cu_k,
     blocks, heads, groups, n, m, d, left, right, divisor, alpha, scale,
     out_stride_h, out_stride_n, key_mask_stride_b,
     mask_stride_b, mask_stride_h, mask_stride_i, mask_stride_j, count_stride_b, count_stride_h,

@@ -1,5 +1,6 @@
 """What every launch needs: tensor maps, strides, and what the kernels are specialised on."""
 
+import functools
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -20,14 +21,37 @@ def fit_for_tma(x: Tensor) -> Tensor:
     if x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(s > 0 and s * item % 16 == 0 for s in strides):
         return x
     padded = triton.cdiv(x.shape[-1] * item, 16) * 16 // item
-    return x.new_empty((*x.shape[:-1], padded))[..., : x.shape[-1]].copy_(x)
+    copy: Tensor = x.new_empty((*x.shape[:-1], padded))[..., : x.shape[-1]]
+    return copy.copy_(x)
 
 
 def tensor_map(x: Tensor, rows: int, block_d: int) -> TensorDescriptor:
     """A map of ``x (B, H, T, D)`` that loads ``rows`` rows of one head."""
-    # The stride of a dimension of size one means nothing, but must be on a boundary too.
-    strides = [s if size > 1 else 16 for s, size in zip(x.stride()[:-1], x.shape[:-1], strict=True)]
-    return TensorDescriptor(x, list(x.shape), [*strides, 1], [1, 1, rows, block_d])
+    return TensorDescriptor(x, list(x.shape), _strides_of(x), [1, 1, rows, block_d])
+
+
+@functools.cache
+def has_hopper_gluon(device: torch.device) -> bool:
+    """Whether this is a Hopper GPU and the Triton at hand has the Gluon that the Hopper kernels were written for."""
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
+        return False
+    return bool(
+        triton.__version__.split(".")[:2] == ["3", "6"]
+    )  # Gluon is experimental: its names change between releases
+
+
+def gluon_map(x: Tensor, block: list[int], swizzle: int = 128) -> Any:
+    """A tensor map for Gluon kernels, which say how a block lies in shared memory."""
+    from triton.experimental.gluon.language import NVMMASharedLayout
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    layout = NVMMASharedLayout(swizzle_byte_width=swizzle, element_bitwidth=x.element_size() * 8, rank=x.dim())
+    return TensorDescriptor(x, list(x.shape), _strides_of(x), block, layout)
+
+
+def _strides_of(x: Tensor) -> list[int]:
+    """Strides for a tensor map: that of a dimension of size one means nothing, but must be on a boundary too."""
+    return [*(s if size > 1 else 16 for s, size in zip(x.stride()[:-1], x.shape[:-1], strict=True)), 1]
 
 
 def unit_columns(x: Tensor) -> Tensor:
@@ -59,7 +83,7 @@ def sequences(p: Problem) -> int:
 
 def head_block(p: Problem) -> int:
     """Head dimension of the tiles: the next power of two, the rest read as zeros."""
-    return max(16, triton.next_power_of_2(p.q.shape[-1]))
+    return max(16, int(triton.next_power_of_2(p.q.shape[-1])))
 
 
 def is_narrow(p: Problem) -> bool:

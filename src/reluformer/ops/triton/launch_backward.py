@@ -11,6 +11,7 @@ from reluformer.ops.problem import Gradients, Problem
 from reluformer.ops.triton import host, tiles
 from reluformer.ops.triton.backward import finish_kernel, key_kernel, prepare_kernel
 from reluformer.ops.triton.queries import query_kernel
+from reluformer.ops.visibility import UNBOUNDED
 
 ROW_BLOCK = 64  # rows per program of the kernels that only touch rows
 
@@ -29,13 +30,15 @@ def backward(
     """Gradients of all tensors but masks; summed in a fixed order where PyTorch is asked for determinism."""
     if need_mask:
         raise RuntimeError("the Triton kernels give attn_mask no gradient; use backend 'auto' or 'chunked'")
-    grads = [torch.empty_like(x) for x in (p.q, p.k, p.v)]
+    dq, dk, dv = grads = [torch.empty_like(x) for x in (p.q, p.k, p.v)]
     dgamma, dbias, dmask = (
         torch.zeros_like(x) if need and x is not None else p.q.new_empty(0)
         for x, need in ((p.gamma, need_gamma), (p.bias, need_bias), (None, False))
     )
     if 0 in p.q.shape or 0 in p.k.shape:
-        return Gradients(*(x.zero_() for x in grads), dgamma, dbias, dmask)
+        for x in grads:
+            x.zero_()
+        return Gradients(dq, dk, dv, dgamma, dbias, dmask)
     with host.on_device(p.q):
         targets = [x if x.stride(-1) == 1 else x.new_empty(x.shape) for x in grads]
         run = _Backward(p, need_gamma, need_bias)
@@ -48,7 +51,21 @@ def backward(
             dgamma.copy_(run.dgamma_parts.sum((0, 2)))
         if need_bias:
             dbias.copy_(run.dbias_parts.sum((0, 2)))
-    return Gradients(*grads, dgamma, dbias, dmask)
+    return Gradients(dq, dk, dv, dgamma, dbias, dmask)
+
+
+def hopper_takes(p: Problem) -> bool:
+    """Whether the kernel written for Hopper can do this: the common case of training, on the GPU it was tuned for."""
+    return (
+        host.has_hopper_gluon(p.q.device)
+        and p.q.dtype == torch.bfloat16
+        and p.q.shape[-1] in (64, 128)
+        and p.power == 1
+        and p.cu_q is None
+        and p.count is None
+        and p.bias is None
+        and p.band.left == UNBOUNDED
+    )
 
 
 @dataclass
@@ -93,10 +110,11 @@ class _Backward:
         scaled = not narrow and not self.uniform
         grad_out = host.unit_columns(grad_out)
         self.dout = host.fit_for_tma(torch.empty_like(grad_out) if scaled else grad_out)
-        self.factors, self.slopes, self.bends = (
-            torch.empty((b, heads, n), dtype=torch.float32, device=p.q.device) if use else self.nothing
-            for use in (narrow, self.stats, self.stats)
-        )
+        self.lines = self.nothing.view(1, 1, 1, 0).expand(1, 1, 3, 0)
+        if narrow or self.stats:
+            shape = (b, heads, 3, triton.cdiv(n, ROW_BLOCK) * ROW_BLOCK)  # rows for tensor maps to find whole blocks in
+            self.lines = torch.empty(shape, dtype=torch.float32, device=p.q.device)
+        self.slopes, self.bends, self.factors = self.lines.unbind(2)
         if not (scaled or narrow or self.stats):
             return
         blocks = triton.cdiv(p.max_q, ROW_BLOCK)
@@ -105,7 +123,7 @@ class _Backward:
             grad_out, grad_mass, grad_entropy, mass, entropy, self.dout, self.factors, self.slopes, self.bends,
             p.gamma, p.count, p.cu_q, p.cu_k,
             blocks, heads, n, p.k.shape[2], d, *p.band, p.divisor, p.alpha, p.scale,
-            *grad_out.stride()[:3], *self.dout.stride()[:3], *host.broadcast_strides(p.count, 2),
+            *grad_out.stride()[:3], *self.dout.stride()[:3], *host.broadcast_strides(p.count, 2), self.lines.stride(1),
             BLOCK_M=ROW_BLOCK, BLOCK_D=self.block_d, COUNT=p.count is not None, SCALED=scaled,
             DMASS=grad_mass is not None, DENTROPY=grad_entropy is not None, STATS=self.stats, UNIFORM=self.uniform,
             **host.only(self.options, "VARLEN", "LEFT", "RIGHT", "GAMMA", "POWER", "FACTOR"), num_warps=4,
@@ -115,17 +133,41 @@ class _Backward:
         """Fill the gradients of q, k and v, and the parts of gamma's and the bias's."""
         p = self.p
         b, heads, n, d = p.q.shape
-        deterministic = torch.are_deterministic_algorithms_enabled()
-        dq32 = None
-        if not deterministic:
-            width = triton.cdiv(d, 4) * 4  # rows on 16-byte boundaries
-            dq32 = torch.zeros((b, heads, n, width), dtype=torch.float32, device=p.q.device)
         q, k, v = (host.fit_for_tma(x) for x in (p.q, p.k, p.v))
-        self._keys(q, k, v, dq32, dk, dv)
-        if dq32 is None:
+        if torch.are_deterministic_algorithms_enabled():
+            self._keys(q, k, v, None, dk, dv)
             self._queries(q, k, v, dq)
+            return
+        on_hopper = hopper_takes(p)
+        rows = triton.cdiv(n, ROW_BLOCK) * ROW_BLOCK if on_hopper else n
+        width = triton.cdiv(d, 4) * 4  # on 16-byte boundaries
+        dq32 = torch.zeros((b, heads, rows, width), dtype=torch.float32, device=p.q.device)
+        if on_hopper:
+            self._hopper_keys(q, k, v, dq32, dk, dv)
         else:
-            self._finish(q, dq32, dq)
+            self._keys(q, k, v, dq32, dk, dv)
+        self._finish(q, dq32, dq, on_hopper)
+
+    def _hopper_keys(self, q: Tensor, k: Tensor, v: Tensor, dq32: Tensor, dk: Tensor, dv: Tensor) -> None:
+        from reluformer.ops.triton import hopper  # Gluon is not in every Triton
+
+        p = self.p
+        m, d = p.k.shape[2:]
+        blocks = triton.cdiv(m, hopper.BLOCK_N)
+        lines = self.lines.view(-1, 3, self.lines.shape[-1]) if self.stats else dq32.view(-1, 1, dq32.shape[-1])
+        dk_target, dv_target = host.fit_for_tma(dk), host.fit_for_tma(dv)
+        hopper.hopper_key_kernel[(blocks * p.k.shape[0] * p.k.shape[1],)](
+            host.gluon_map(q, [1, 1, hopper.BLOCK_M, d]), host.gluon_map(k, [1, 1, hopper.BLOCK_N, d]),
+            host.gluon_map(v, [1, 1, hopper.BLOCK_N, d]), host.gluon_map(self.dout, [1, 1, hopper.BLOCK_M, d]),
+            host.gluon_map(lines, [1, 2 if self.stats else 1, hopper.BLOCK_M], swizzle=0),
+            host.gluon_map(dk_target, [1, 1, hopper.BLOCK_N, d]), host.gluon_map(dv_target, [1, 1, hopper.BLOCK_N, d]),
+            dq32, p.gamma, blocks, p.q.shape[1], p.groups, p.q.shape[2], m, p.band.right, p.divisor, p.alpha, p.scale,
+            BLOCK_M=hopper.BLOCK_M, BLOCK_N=hopper.BLOCK_N, D=d, STAGES=hopper.STAGES, STATS=self.stats,
+            UNIFORM=self.uniform, **host.only(self.options, "RIGHT", "GAMMA"), num_warps=hopper.WARPS,
+        )  # fmt: skip
+        for x, target in ((dk, dk_target), (dv, dv_target)):
+            if x is not target:
+                x.copy_(target)
 
     def _keys(self, q: Tensor, k: Tensor, v: Tensor, dq32: Tensor | None, dk: Tensor, dv: Tensor) -> None:
         p = self.p
@@ -141,7 +183,8 @@ class _Backward:
             host.tensor_map(self.dout, tile.m, self.block_d),
             q_map if dq32 is None else host.tensor_map(dq32, tile.m, self.block_d),
             self.nothing if dq32 is None else dq32, dk, dv, self.dbias_parts, self.dgamma_parts, *self._shared(blocks),
-            *dk.stride()[:3], *dv.stride()[:3], *self._mask_strides(), 0 if dq32 is None else dq32.shape[-1],
+            *dk.stride()[:3], *dv.stride()[:3], *self._mask_strides(), self.lines.stride(1),
+            0 if dq32 is None else dq32.shape[-1],
             BLOCK_M=tile.m, BLOCK_N=tile.n, BLOCK_D=self.block_d,
             EVEN=host.is_even(p, p.max_q, tile.m) and host.is_even(p, p.max_k, tile.n),
             DBIAS=self.need_bias, DGAMMA=self.gamma_in_loop, DQ=dq32 is not None, **self._shared_options(),
@@ -159,11 +202,12 @@ class _Backward:
             host.tensor_map(q, tile.m, self.block_d), host.tensor_map(k, tile.n, self.block_d),
             host.tensor_map(v, tile.n, self.block_d), host.tensor_map(self.dout, tile.m, self.block_d),
             dq, self.dgamma_parts, *self._shared(blocks), *dq.stride()[:3], *self._mask_strides(),
+            self.lines.stride(1),
             BLOCK_M=tile.m, BLOCK_N=tile.n, BLOCK_D=self.block_d, EVEN=host.is_even(p, p.max_k, tile.n),
             DGAMMA=from_queries, **self._shared_options(), num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
 
-    def _finish(self, q: Tensor, dq32: Tensor, dq: Tensor) -> None:
+    def _finish(self, q: Tensor, dq32: Tensor, dq: Tensor, permuted: bool) -> None:
         p = self.p
         b, heads, n, d = p.q.shape
         blocks = triton.cdiv(n, ROW_BLOCK)
@@ -171,10 +215,10 @@ class _Backward:
         if from_queries:  # rows of all packed sequences together: gamma's gradient is their sum anyway
             self.dgamma_parts = torch.empty((b, heads, blocks), dtype=torch.float32, device=p.q.device)
         finish_kernel[(blocks * b * heads,)](
-            dq32, dq, q, self.dgamma_parts, p.gamma, blocks, heads, n, p.k.shape[2], d, dq32.shape[-1],
+            dq32, dq, q, self.dgamma_parts, p.gamma, blocks, heads, n, p.k.shape[2], d, *dq32.shape[2:],
             p.divisor, p.alpha, p.scale, *dq.stride()[:3], *q.stride()[:3],
             BLOCK_M=ROW_BLOCK, BLOCK_D=self.block_d, UNIFORM=self.uniform, DGAMMA=from_queries,
-            **host.only(self.options, "GAMMA", "POWER"), num_warps=4,
+            PERMUTED=permuted, **host.only(self.options, "GAMMA", "POWER"), num_warps=4,
         )  # fmt: skip
 
     def _shared(self, blocks: int) -> tuple[Any, ...]:

@@ -34,14 +34,15 @@ def forward(p: Problem) -> Sums:
 
 def _attend(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
     _, heads, n, d = p.q.shape
-    tile = tiles.forward_tile(p.q.dtype, d, p.stats)
+    tile = tiles.forward_tile(p.q.dtype, d, p.max_k)
     blocks = triton.cdiv(p.max_q, tile.m)
     block_d = host.head_block(p)
     forward_kernel[(blocks * host.sequences(p) * heads,)](
         host.tensor_map(host.fit_for_tma(p.q), tile.m, block_d),
         host.tensor_map(host.fit_for_tma(p.k), tile.n, block_d),
         host.tensor_map(host.fit_for_tma(p.v), tile.n, block_d),
-        host.tensor_map(out, tile.m, block_d), out, *stats, p.gamma, p.bias, host.as_bytes(p.key_mask), host.as_bytes(p.attn_mask), p.count, p.cu_q, p.cu_k,
+        host.tensor_map(out, tile.m, block_d), out, *stats,
+        p.gamma, p.bias, host.as_bytes(p.key_mask), host.as_bytes(p.attn_mask), p.count, p.cu_q, p.cu_k,
         blocks, heads, p.groups, n, p.k.shape[2], d, *p.band, p.divisor, p.alpha, p.scale,
         *out.stride()[1:3], *host.broadcast_strides(p.key_mask, 1), *host.broadcast_strides(p.attn_mask, 4),
         *host.broadcast_strides(p.count, 2),
@@ -87,4 +88,4 @@ def _keys_per_program(m: int, programs: int, block: int, device: torch.device) -
     """Enough programs to fill the GPU several times over, each with a few blocks of keys to stream."""
     cores = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
     parts = max(1, min(triton.cdiv(cores * 8, programs), triton.cdiv(m, 4 * block)))
-    return triton.cdiv(triton.cdiv(m, parts), block) * block
+    return int(triton.cdiv(triton.cdiv(m, parts), block)) * block

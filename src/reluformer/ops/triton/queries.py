@@ -44,7 +44,7 @@ def query_kernel(
     gamma, bias, key_mask, attn_mask, cu_q, cu_k,
     blocks, heads, groups, n, m, d, left, right, divisor, alpha, scale,
     dq_stride_b, dq_stride_h, dq_stride_n, key_mask_stride_b,
-    mask_stride_b, mask_stride_h, mask_stride_i, mask_stride_j,
+    mask_stride_b, mask_stride_h, mask_stride_i, mask_stride_j, line_stride,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     VARLEN: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, EVEN: tl.constexpr,
     KEY_MASK: tl.constexpr, ATTN_MASK: tl.constexpr, GAMMA: tl.constexpr, BIAS: tl.constexpr, POWER: tl.constexpr,
@@ -54,7 +54,6 @@ def query_kernel(
     block, head, index = where_am_i(blocks, heads)
     if RIGHT:
         block = blocks - 1 - block
-    rows = n
     batch, q_start, key_start, n, m = sequence(cu_q, cu_k, n, m, index, VARLEN)
     first = block * BLOCK_M
     if VARLEN:
@@ -70,15 +69,15 @@ def query_kernel(
     threshold = 0.0
     if BIAS:
         threshold = tl.load(bias + head).to(tl.float32) / scale
-    where = (batch * heads + head).to(tl.int64) * rows + q_start + i
+    line = (batch * heads + head).to(tl.int64) * line_stride + q_start + i
     factor = tl.zeros((BLOCK_M,), tl.float32)
     slope = tl.zeros((BLOCK_M,), tl.float32)
     bend = tl.zeros((BLOCK_M,), tl.float32)
     if FACTOR:
-        factor = tl.load(factors + where, mask=i < n, other=0.0)
+        factor = tl.load(factors + line, mask=i < n, other=0.0)
     if STATS:
-        slope = tl.load(slopes + where, mask=i < n, other=0.0)
-        bend = tl.load(bends + where, mask=i < n, other=0.0)
+        slope = tl.load(slopes + line, mask=i < n, other=0.0)
+        bend = tl.load(bends + line, mask=i < n, other=0.0)
 
     MASKED: tl.constexpr = KEY_MASK or (ATTN_MASK > 0)
     bounds = segments(first + offset, last + offset, m, left, right, BLOCK_N, LEFT, RIGHT, MASKED)

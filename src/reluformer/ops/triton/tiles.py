@@ -14,23 +14,23 @@ class Tile(NamedTuple):
     stages: int
 
 
-def forward_tile(dtype: torch.dtype, head_dim: int, stats: bool) -> Tile:
-    """Tile of the forward kernel."""
+def forward_tile(dtype: torch.dtype, head_dim: int, length: int) -> Tile:
+    """Tile of the forward kernel for so many keys: short rows want many small programs, long ones few large tiles."""
     if dtype == torch.float32:  # products on the plain cores: small tiles, or the registers spill
-        return Tile(32, 32, 4, 2) if head_dim > 64 else Tile(64, 32, 4, 2)
+        return Tile(32, 32, 8, 1) if head_dim <= 128 else Tile(16, 16, 4, 1)
     if head_dim <= 64:
-        return Tile(128, 128, 8, 3) if stats else Tile(128, 64, 4, 3)
+        return Tile(64, 64, 4, 3) if length < 2048 else Tile(128, 64, 4, 3)
     if head_dim <= 128:
-        return Tile(128, 64, 8, 3)
-    return Tile(128, 64, 8, 2)
+        return Tile(64, 64, 4, 3) if length <= 4096 else Tile(128, 64, 8, 3)
+    return Tile(64, 64, 8, 2)
 
 
 def backward_tile(dtype: torch.dtype, head_dim: int) -> Tile:
-    """Tile of the fused backward kernel, whose programs own blocks of keys."""
+    """Tile of the portable backward kernel, whose programs own blocks of keys."""
     if dtype == torch.float32:
-        return Tile(32, 32, 4, 1)
+        return Tile(16, 16, 4, 1)
     if head_dim <= 64:
-        return Tile(64, 128, 8, 2)
+        return Tile(64, 64, 4, 2)
     if head_dim <= 128:
         return Tile(64, 64, 8, 2)
     return Tile(32, 64, 8, 1)
@@ -39,14 +39,14 @@ def backward_tile(dtype: torch.dtype, head_dim: int) -> Tile:
 def query_tile(dtype: torch.dtype, head_dim: int) -> Tile:
     """Tile of the deterministic kernel for the gradient of the queries."""
     if dtype == torch.float32:
-        return Tile(32, 32, 4, 1)
+        return Tile(16, 16, 4, 1)
     if head_dim <= 128:
         return Tile(128, 64, 8, 2)
     return Tile(64, 32, 8, 1)
 
 
 def decode_tile(dtype: torch.dtype, head_dim: int) -> Tile:
-    """Tile of the decode kernel; its ``m`` is set by the rows that share a key."""
+    """Tile of the decode kernel; its ``m`` is the least, more rows may share a key."""
     if dtype == torch.float32:
-        return Tile(16, 32, 4, 3)
-    return Tile(16, 128 if head_dim <= 64 else 64, 4, 4)
+        return Tile(16, 32, 4, 2)
+    return Tile(16, max(32, 8192 // max(head_dim, 64)), 4, 4)  # 16 KiB of keys at a time
