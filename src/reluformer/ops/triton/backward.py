@@ -17,16 +17,15 @@ from reluformer.ops.triton.common import (
     INTERPRETED,
     LN2,
     TINY,
-    head_factor,
     hide,
     log2,
+    over_gamma,
     product,
     rectify,
     round_to,
     row_factor,
     segments,
     sequence,
-    uniform_factor,
     where_am_i,
 )
 
@@ -54,7 +53,7 @@ def prepare_kernel(
     line = (batch * heads + head).to(tl.int64) * line_stride + q_start + i
     if COUNT:
         count += batch * count_stride_b + head * count_stride_h
-    inverse_gamma = head_factor(gamma, head, divisor, GAMMA)
+    inverse_gamma = over_gamma(1.0 / divisor, gamma, head, GAMMA)
     unit = scale * scale if POWER == 2 else scale
     factor = row_factor(i, count, m - n, n, m, left, right, alpha, inverse_gamma, COUNT, LEFT, RIGHT)
 
@@ -161,7 +160,7 @@ def key_blocks(
 def key_kernel(
     q_desc, k_desc, v_desc, dout_desc, dq_desc, dq, dk, dv, dbias_parts, dgamma_parts, factors, slopes, bends,
     gamma, bias, key_mask, attn_mask, cu_q, cu_k,
-    blocks, heads, groups, n, m, d, left, right, divisor, alpha, scale,
+    blocks, heads, groups, n, m, d, left, right, uniform, scale,
     dk_stride_b, dk_stride_h, dk_stride_n, dv_stride_b, dv_stride_h, dv_stride_n, key_mask_stride_b,
     mask_stride_b, mask_stride_h, mask_stride_i, mask_stride_j, line_stride, dq_width,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -226,14 +225,14 @@ def key_kernel(
         if DBIAS or DGAMMA:
             factor = 1.0
             if UNIFORM:
-                factor = uniform_factor(gamma, head, m, divisor, alpha, scale, GAMMA, POWER)
+                factor = over_gamma(uniform, gamma, head, GAMMA)
             slot = (index * heads + head) * blocks + block
             if DBIAS:
                 tl.store(dbias_parts + slot, tl.sum(dbias, 0) * factor / scale)
             if DGAMMA:
                 tl.store(dgamma_parts + slot, gamma_share(tl.sum(dlog, 0) * factor, gamma, head, POWER))
     if UNIFORM:
-        factor = uniform_factor(gamma, key_head * groups, m, divisor, alpha, scale, GAMMA, POWER)
+        factor = over_gamma(uniform, gamma, key_head * groups, GAMMA)
         dk_acc *= factor
         dv_acc *= factor
     columns = tl.arange(0, BLOCK_D)
@@ -248,7 +247,7 @@ def key_kernel(
 
 @triton.jit
 def finish_kernel(
-    dq32, dq, q, dgamma_parts, gamma, blocks, heads, n, m, d, dq_rows, dq_width, divisor, alpha, scale,
+    dq32, dq, q, dgamma_parts, gamma, blocks, heads, n, d, dq_rows, dq_width, uniform,
     dq_stride_b, dq_stride_h, dq_stride_n, q_stride_b, q_stride_h, q_stride_n,
     BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, GAMMA: tl.constexpr, POWER: tl.constexpr, UNIFORM: tl.constexpr,
     DGAMMA: tl.constexpr, PERMUTED: tl.constexpr,
@@ -264,7 +263,7 @@ def finish_kernel(
         source = (columns & ~15) | ((columns & 6) << 1) | ((columns & 8) >> 2) | (columns & 1)
     value = tl.load(dq32 + ((wide_batch * heads + head) * dq_rows + i) * dq_width + source, mask=inside, other=0.0)
     if UNIFORM:
-        value *= uniform_factor(gamma, head, m, divisor, alpha, scale, GAMMA, POWER)
+        value *= over_gamma(uniform, gamma, head, GAMMA)
     rows_dq = dq + wide_batch * dq_stride_b + wide_head * dq_stride_h + i * dq_stride_n + columns
     tl.store(rows_dq, round_to(value, dq.dtype.element_ty), mask=inside)
     if DGAMMA:

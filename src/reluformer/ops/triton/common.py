@@ -96,18 +96,11 @@ def row_factor(i, count, offset, n, m, left, right, alpha, inverse_gamma,
 
 
 @triton.jit
-def head_factor(gamma, head, divisor, GAMMA: tl.constexpr):
-    """``1 / gamma`` of a head, the plain number and the learned one together."""
+def over_gamma(value, gamma, head, GAMMA: tl.constexpr):
+    """``value / gamma`` of a head, where heads have a gamma of their own."""
     if GAMMA:
-        return 1.0 / (divisor * tl.load(gamma + head).to(tl.float32))
-    return 1.0 / divisor
-
-
-@triton.jit
-def uniform_factor(gamma, head, m, divisor, alpha, scale, GAMMA: tl.constexpr, POWER: tl.constexpr):
-    """The factor that all rows of a head share where every query sees every key."""
-    unit = scale * scale if POWER == 2 else scale
-    return unit * head_factor(gamma, head, divisor, GAMMA) * tl.exp2(-alpha * tl.log2(m.to(tl.float32) * 0.5))
+        return value / tl.load(gamma + head).to(tl.float32)
+    return value
 
 
 @triton.jit

@@ -11,9 +11,9 @@ from reluformer.ops.triton.common import (
     TINY,
     finish_stats,
     fold,
-    head_factor,
     hide,
     log2,
+    over_gamma,
     product,
     rectify,
     round_to,
@@ -93,7 +93,7 @@ def forward_kernel(
     if BIAS:
         threshold = tl.load(bias + head).to(tl.float32) / scale
     unit = scale * scale if POWER == 2 else scale
-    inverse_gamma = head_factor(gamma, head, divisor, GAMMA)
+    inverse_gamma = over_gamma(1.0 / divisor, gamma, head, GAMMA)
     factor = row_factor(i, count, offset, n, m, left, right, alpha, inverse_gamma, MASKED, LEFT, RIGHT)
 
     q = q_desc.load([batch, head, q_start + first, 0]).reshape(BLOCK_M, BLOCK_D)

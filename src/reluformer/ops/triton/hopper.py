@@ -117,7 +117,7 @@ def fetch(
 @gluon.jit
 def hopper_key_kernel(
     q_desc, k_desc, v_desc, dout_desc, lines_desc, dk_desc, dv_desc, dq, gamma,
-    blocks, heads, groups, n, m, right, divisor, alpha, scale,
+    blocks, heads, groups, n, m, right, uniform,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
     RIGHT: gl.constexpr, STATS: gl.constexpr, GAMMA: gl.constexpr, UNIFORM: gl.constexpr,
 ):  # fmt: skip
@@ -232,9 +232,9 @@ def hopper_key_kernel(
             gl.thread_barrier()
 
     if UNIFORM:  # one factor for the whole head waits until here
-        factor = scale / divisor * gl.exp2(-alpha * gl.log2(m.to(gl.float32) * 0.5))
+        factor = uniform
         if GAMMA:
-            factor = factor / gl.load(gamma + key_head * groups).to(gl.float32)
+            factor = uniform / gl.load(gamma + key_head * groups).to(gl.float32)
         dk *= factor
         dv *= factor
     k_smem.store(dk.to(dtype))

@@ -84,6 +84,7 @@ class _Backward:
         # or, for dtypes of narrow range, multiply inside the loop.
         shared_heads = p.groups == 1 or p.gamma is None
         self.uniform = p.band.full and p.count is None and p.cu_q is None and shared_heads and not host.is_narrow(p)
+        self.uniform_factor = p.scale**p.power / p.divisor * (p.max_k / 2) ** -p.alpha if self.uniform else 1.0
         # Gamma's gradient comes from q.dq, unless something beside q.k is in the scores.
         self.gamma_in_loop = self.need_gamma and (p.bias is not None or host.has_float_mask(p))
         self.nothing = torch.empty(0, dtype=torch.float32, device=p.q.device)
@@ -161,7 +162,7 @@ class _Backward:
             host.gluon_map(v, [1, 1, hopper.BLOCK_N, d]), host.gluon_map(self.dout, [1, 1, hopper.BLOCK_M, d]),
             host.gluon_map(lines, [1, 2 if self.stats else 1, hopper.BLOCK_M], swizzle=0),
             host.gluon_map(dk_target, [1, 1, hopper.BLOCK_N, d]), host.gluon_map(dv_target, [1, 1, hopper.BLOCK_N, d]),
-            dq32, p.gamma, blocks, p.q.shape[1], p.groups, p.q.shape[2], m, p.band.right, p.divisor, p.alpha, p.scale,
+            dq32, p.gamma, blocks, p.q.shape[1], p.groups, p.q.shape[2], m, p.band.right, self.uniform_factor,
             BLOCK_M=hopper.BLOCK_M, BLOCK_N=hopper.BLOCK_N, D=d, STAGES=hopper.STAGES, STATS=self.stats,
             UNIFORM=self.uniform, **host.only(self.options, "RIGHT", "GAMMA"), num_warps=hopper.WARPS,
         )  # fmt: skip
@@ -215,8 +216,8 @@ class _Backward:
         if from_queries:  # rows of all packed sequences together: gamma's gradient is their sum anyway
             self.dgamma_parts = torch.empty((b, heads, blocks), dtype=torch.float32, device=p.q.device)
         finish_kernel[(blocks * b * heads,)](
-            dq32, dq, q, self.dgamma_parts, p.gamma, blocks, heads, n, p.k.shape[2], d, *dq32.shape[2:],
-            p.divisor, p.alpha, p.scale, *dq.stride()[:3], *q.stride()[:3],
+            dq32, dq, q, self.dgamma_parts, p.gamma, blocks, heads, n, d, *dq32.shape[2:],
+            self.uniform_factor, *dq.stride()[:3], *q.stride()[:3],
             BLOCK_M=ROW_BLOCK, BLOCK_D=self.block_d, UNIFORM=self.uniform, DGAMMA=from_queries,
             PERMUTED=permuted, **host.only(self.options, "GAMMA", "POWER"), num_warps=4,
         )  # fmt: skip
@@ -227,7 +228,7 @@ class _Backward:
         return (
             self.factors, self.slopes, self.bends, p.gamma, p.bias, host.as_bytes(p.key_mask),
             host.as_bytes(p.attn_mask), p.cu_q, p.cu_k,
-            blocks, heads, p.groups, n, p.k.shape[2], d, *p.band, p.divisor, p.alpha, p.scale,
+            blocks, heads, p.groups, n, p.k.shape[2], d, *p.band, self.uniform_factor, p.scale,
         )  # fmt: skip
 
     def _mask_strides(self) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from reluformer.ops.triton.backward import gamma_share, score_gradient
-from reluformer.ops.triton.common import hide, product, round_to, segments, sequence, uniform_factor, where_am_i
+from reluformer.ops.triton.common import hide, over_gamma, product, round_to, segments, sequence, where_am_i
 
 
 @triton.jit
@@ -42,7 +42,7 @@ def query_blocks(
 def query_kernel(
     q_desc, k_desc, v_desc, dout_desc, dq, dgamma_parts, factors, slopes, bends,
     gamma, bias, key_mask, attn_mask, cu_q, cu_k,
-    blocks, heads, groups, n, m, d, left, right, divisor, alpha, scale,
+    blocks, heads, groups, n, m, d, left, right, uniform, scale,
     dq_stride_b, dq_stride_h, dq_stride_n, key_mask_stride_b,
     mask_stride_b, mask_stride_h, mask_stride_i, mask_stride_j, line_stride,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -95,7 +95,7 @@ def query_kernel(
         )  # fmt: skip
 
     if UNIFORM:
-        acc *= uniform_factor(gamma, head, m, divisor, alpha, scale, GAMMA, POWER)
+        acc *= over_gamma(uniform, gamma, head, GAMMA)
     if DGAMMA:
         dlog = tl.sum(tl.where((i < n)[:, None], acc * q.to(tl.float32), 0.0))
         tl.store(dgamma_parts + (index * heads + head) * blocks + block, gamma_share(dlog, gamma, head, POWER))
