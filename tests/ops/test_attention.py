@@ -1,4 +1,4 @@
-"""The operator as PyTorch sees it: registration, compilation, autocast, back ends, imports."""
+"""The operator in use: compilation, autocast, choice of back end, derivatives, imports."""
 
 import os
 import subprocess
@@ -13,49 +13,11 @@ from torch.utils.checkpoint import checkpoint
 
 import reluformer
 from reluformer import relu_attention, relu_attention_varlen
-from reluformer.ops import attention
-
-FORWARD = torch.ops.reluformer.attention_forward.default
-BACKWARD = torch.ops.reluformer.attention_backward.default
+from reluformer.ops import attention, operators
 
 
 def qkv(b: int = 1, h: int = 2, n: int = 17, m: int = 17, d: int = 16, grad: bool = True) -> list[Tensor]:
     return [torch.randn(b, h, length, d, requires_grad=grad) for length in (n, m, m)]
-
-
-def operator_arguments(case: str) -> tuple[object, ...]:
-    """Flat arguments of the forward operator for one kind of call."""
-    tensors = {"q": None, "k": None, "v": None, "gamma": None, "bias": None, "key_mask": None, "attn_mask": None}
-    tensors |= dict(zip("qkv", qkv(m=23), strict=True))
-    packing: tuple[object, ...] = (None, None, None, 17, 23)  # count, cu_q, cu_k, max_q, max_k
-    left, right, stats = -1, -1, False
-    if case == "masked":
-        visible = torch.rand(1, 23) < 0.7
-        tensors |= {"bias": torch.randn(2, requires_grad=True), "key_mask": visible}
-        tensors |= {"attn_mask": torch.randn(1, 1, 17, 23, requires_grad=True)}
-        packing = (visible.sum(-1).float()[:, None, None].expand(1, 1, 17), None, None, 17, 23)
-    if case == "statistics":
-        tensors |= {"gamma": torch.rand(2).add(0.5).requires_grad_()}
-        left, right, stats = 5, 0, True
-    if case == "packed":
-        tensors |= {name: torch.randn(1, 2, 17, 16, requires_grad=True) for name in "qkv"}
-        bounds = torch.tensor([0, 4, 17], dtype=torch.int32)
-        packing, right = (None, bounds, bounds, 13, 13), 0
-    return (*tensors.values(), *packing, 1.5, 0.5, 1, 0.25, left, right, stats, "chunked")
-
-
-@pytest.mark.parametrize("case", ["dense", "masked", "statistics", "packed"])
-def test_opcheck(case: str) -> None:
-    arguments = operator_arguments(case)
-    torch.library.opcheck(FORWARD, arguments)
-    # The backward operator refuses to be differentiated, so it is checked on tensors that need no gradient.
-    frozen = [x.detach() if isinstance(x, Tensor) else x for x in arguments]
-    out, mass, entropy, _ = FORWARD(*frozen)
-    stats = frozen[-2]
-    grads = [torch.randn_like(out), *(torch.randn_like(x) if stats else None for x in (mass, entropy))]
-    saved = [x if stats else None for x in (mass, entropy)]
-    needs = [frozen[i] is not None for i in (3, 4, 6)]  # gamma, bias, attn_mask
-    torch.library.opcheck(BACKWARD, (*grads, *saved, *needs, *frozen))
 
 
 class TestCompile:
@@ -152,8 +114,8 @@ class TestChoice:
 
     def chosen(self, monkeypatch: pytest.MonkeyPatch, **options: object) -> str:
         seen = []
-        module = attention._module
-        monkeypatch.setattr(attention, "_module", lambda name: seen.append(name) or module("chunked"))
+        module = operators._module
+        monkeypatch.setattr(operators, "_module", lambda name: seen.append(name) or module("chunked"))
         relu_attention(*qkv(), **options)
         return seen[0] if seen else "reference"
 

@@ -1,33 +1,21 @@
-"""ReLU attention for users: checks the arguments, picks the back end, and tells PyTorch how to differentiate it.
-
-The chunked and Triton back ends sit behind one pair of custom operators, ``reluformer::attention_forward`` and
-``reluformer::attention_backward``, so that ``torch.compile`` sees them whole. The reference is plain PyTorch.
-"""
+"""ReLU attention for users: checks the arguments and picks the back end."""
 
 import importlib.util
 import os
 from collections.abc import Sequence
-from types import ModuleType
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 import torch
 from torch import Tensor
 
-from reluformer.ops import arguments, chunked, reference
+from reluformer.ops import arguments, operators, reference
 from reluformer.ops.problem import Problem
 from reluformer.ops.statistics import AttentionStats
-from reluformer.ops.visibility import Band, count_visible
+from reluformer.ops.visibility import count_visible
 
 Backend = Literal["auto", "reference", "chunked", "triton"]
 BACKENDS = ("auto", "reference", "chunked", "triton")
 Stats = tuple[Tensor, AttentionStats]
-
-_PROBLEM = (
-    "Tensor q, Tensor k, Tensor v, Tensor? gamma, Tensor? bias, Tensor? key_mask, Tensor? attn_mask, Tensor? count, "
-    "Tensor? cu_q, Tensor? cu_k, SymInt max_q, SymInt max_k, float divisor, float alpha, int power, float scale, "
-    "SymInt left, SymInt right, bool stats, str backend"
-)
-_PROBLEM_SIZE = _PROBLEM.count(",") + 1
 
 
 class _PackedOptions(TypedDict, total=False):
@@ -149,11 +137,12 @@ def relu_attention(
     count = None
     if key_padding_mask is not None or attn_mask is not None:
         count = count_visible(band, n, m, key_padding_mask, attn_mask, q.device)
-    out, mass, entropy, active = torch.ops.reluformer.attention_forward(
+    problem = Problem(
         q, k, v, per_head, bias, key_padding_mask, attn_mask, count, None, None, n, m,
-        divisor, float(alpha), power, scale, band.left, band.right, return_stats, backend,
+        divisor, float(alpha), power, scale, band, return_stats,
     )  # fmt: skip
-    return (out, AttentionStats(mass, entropy, active.detach())) if return_stats else out
+    out, stats = operators.attend(problem, backend)
+    return (out, stats) if return_stats else out
 
 
 @overload
@@ -272,11 +261,11 @@ def relu_attention_varlen(
         )
     else:
         arguments.check_no_tangent(backend, q, k, v, per_head, bias)
-        out, mass, entropy, active = torch.ops.reluformer.attention_forward(
+        problem = Problem(
             q, k, v, per_head, bias, None, None, None, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
-            divisor, float(alpha), power, scale, band.left, band.right, return_stats, backend,
+            divisor, float(alpha), power, scale, band, return_stats,
         )  # fmt: skip
-        stats = AttentionStats(mass, entropy, active.detach())
+        out, stats = operators.attend(problem, backend)
     out = out[0].transpose(0, 1)  # (T, H, D)
     return (out, AttentionStats(*(x[0].transpose(0, 1) for x in stats))) if return_stats else out
 
@@ -343,111 +332,3 @@ _HAS_TRITON = importlib.util.find_spec("triton") is not None
 def _interpreted() -> bool:
     """Whether Triton interprets its kernels, which then take CPU tensors."""
     return os.environ.get("TRITON_INTERPRET", "0") not in ("", "0", "false", "off")
-
-
-def _module(backend: str) -> ModuleType:
-    if backend == "chunked":
-        return chunked
-    from reluformer.ops import triton  # Triton is imported when it is first used: machines without it do not need it
-
-    return triton
-
-
-def _problem(args: Sequence[Any]) -> Problem:
-    """The operator's flat arguments as a Problem (less the back end, which comes last)."""
-    *rest, left, right, stats, _ = args
-    return Problem(*[*rest, Band(left, right), stats])
-
-
-def _forward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return tuple(_module(args[-1]).forward(_problem(args)))
-
-
-def _backward(
-    grad_out: Tensor,
-    grad_mass: Tensor | None,
-    grad_entropy: Tensor | None,
-    mass: Tensor | None,
-    entropy: Tensor | None,
-    need_gamma: bool,
-    need_bias: bool,
-    need_mask: bool,
-    *args: Any,
-) -> tuple[Tensor, ...]:
-    return tuple(
-        _module(args[-1]).backward(
-            _problem(args), grad_out, grad_mass, grad_entropy, mass, entropy, need_gamma, need_bias, need_mask
-        )
-    )
-
-
-def _fake_forward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    q, stats = args[0], args[-2]
-    wide = torch.promote_types(q.dtype, torch.float32)
-    shape = q.shape[:3] if stats else (0,)
-    return (torch.empty_like(q), *(q.new_empty(shape, dtype=wide) for _ in range(3)))
-
-
-def _fake_backward(*args: Any) -> tuple[Tensor, ...]:
-    need_gamma, need_bias, need_mask, q, k, v, gamma, bias, _, attn_mask = args[5:15]
-    optional = (
-        torch.empty_like(x, memory_format=torch.contiguous_format) if need else q.new_empty(0)
-        for x, need in ((gamma, need_gamma), (bias, need_bias), (attn_mask, need_mask))
-    )
-    return (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), *optional)
-
-
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.set_materialize_grads(False)
-    tensors, ctx.options = inputs[:10], inputs[10:]
-    need = ctx.needs_input_grad
-    ctx.need = (need[3], need[4], need[6])  # gamma, bias, attn_mask
-    _, mass, entropy, _ = output
-    stats = inputs[-2]
-    ctx.save_for_backward(*tensors, mass if stats else None, entropy if stats else None)
-
-
-def _autograd(ctx: Any, grad_out: Tensor | None, grad_mass: Any, grad_entropy: Any, _: Any) -> tuple[Any, ...]:
-    *tensors, mass, entropy = ctx.saved_tensors
-    if grad_out is None:
-        grad_out = torch.zeros_like(tensors[0])
-    if mass is None:  # no statistics were asked for: their gradients are as empty as they
-        grad_mass = grad_entropy = None
-    need_gamma, need_bias, need_mask = ctx.need
-    dq, dk, dv, dgamma, dbias, dmask = torch.ops.reluformer.attention_backward(
-        grad_out, grad_mass, grad_entropy, mass, entropy, need_gamma, need_bias, need_mask, *tensors, *ctx.options
-    )
-    return (
-        dq, dk, dv, dgamma if need_gamma else None, dbias if need_bias else None, None,
-        dmask if need_mask else None, *(None,) * (_PROBLEM_SIZE - 7),
-    )  # fmt: skip
-
-
-def _no_second_derivative(ctx: Any, *grads: Any) -> Any:
-    raise RuntimeError(f"backend {ctx.backend!r} of relu_attention has no second derivative; backend 'reference' has")
-
-
-def _remember_backend(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.backend = inputs[-1]
-
-
-_forward_op = torch.library.custom_op(
-    "reluformer::attention_forward",
-    _forward,
-    mutates_args=(),
-    schema=f"({_PROBLEM}) -> (Tensor, Tensor, Tensor, Tensor)",
-)
-_backward_op = torch.library.custom_op(
-    "reluformer::attention_backward",
-    _backward,
-    mutates_args=(),
-    schema=(
-        "(Tensor grad_out, Tensor? grad_mass, Tensor? grad_entropy, Tensor? mass, Tensor? entropy, "
-        f"bool need_gamma, bool need_bias, bool need_mask, {_PROBLEM}) "
-        "-> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
-    ),
-)
-_forward_op.register_fake(_fake_forward)
-_backward_op.register_fake(_fake_backward)
-_forward_op.register_autograd(_autograd, setup_context=_setup_context)
-_backward_op.register_autograd(_no_second_derivative, setup_context=_remember_backend)

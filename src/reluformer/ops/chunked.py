@@ -157,8 +157,8 @@ class _Workspace:
     """What all parts of a problem share."""
 
     def __init__(self, p: Problem) -> None:
-        if p.count is not None:
-            count = p.count
+        if p.visible is not None:
+            count = p.visible
         else:
             lengths = ((q.stop - q.start, k.stop - k.start) for q, k in _sequences(p))
             count = torch.cat([count_visible(p.band, n, m, None, None, p.q.device) for n, m in lengths], -1)

@@ -1,6 +1,5 @@
 """One call of the operator, as the back ends see it: arguments checked, shapes normal, defaults filled in."""
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
@@ -8,8 +7,7 @@ from torch import Tensor
 from reluformer.ops.visibility import Band
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """Everything that a back end needs to know.
 
     Packed sequences have ``B = 1``, the packed length as ``N`` and ``M``, and boundaries ``cu_q`` and ``cu_k``.
@@ -22,7 +20,7 @@ class Problem:
     bias: Tensor | None  # (Hq,)
     key_mask: Tensor | None  # (B, M), True = may be seen
     attn_mask: Tensor | None  # (B|1, Hq|1, N, M), boolean, or floating point and added to the score
-    count: Tensor | None  # (B|1, Hq|1, N), float32: visible keys where a mask makes them irregular, else None
+    visible: Tensor | None  # (B|1, Hq|1, N), float32: how many keys, where a mask makes that irregular, else None
     cu_q: Tensor | None  # (sequences + 1,), int32
     cu_k: Tensor | None
     max_q: int  # the longest sequence: N and M unless packed

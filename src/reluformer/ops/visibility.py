@@ -64,6 +64,8 @@ def count_visible(
         if key_mask is not None:
             visible = visible & key_mask[:, None, None, :]
         return visible.sum(-1, dtype=torch.float32)
+    if band.full and key_mask is None:
+        return torch.full((1, 1, n), m, dtype=torch.float32, device=device)
     start, stop = row_limits(band, n, m, device)
     if key_mask is None:
         return (stop - start).to(torch.float32)[None, None]

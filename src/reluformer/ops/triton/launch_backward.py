@@ -62,7 +62,7 @@ def hopper_takes(p: Problem) -> bool:
         and p.q.shape[-1] in (64, 128)
         and p.power == 1
         and p.cu_q is None
-        and p.count is None
+        and p.visible is None
         and p.bias is None
         and p.band.left == UNBOUNDED
     )
@@ -83,7 +83,7 @@ class _Backward:
         # A factor shared by a whole head can wait for the end; one per row must be in dout before the products,
         # or, for dtypes of narrow range, multiply inside the loop.
         shared_heads = p.groups == 1 or p.gamma is None
-        self.uniform = p.band.full and p.count is None and p.cu_q is None and shared_heads and not host.is_narrow(p)
+        self.uniform = p.band.full and p.visible is None and p.cu_q is None and shared_heads and not host.is_narrow(p)
         self.uniform_factor = p.scale**p.power / p.divisor * (p.max_k / 2) ** -p.alpha if self.uniform else 1.0
         # Gamma's gradient comes from q.dq, unless something beside q.k is in the scores.
         self.gamma_in_loop = self.need_gamma and (p.bias is not None or host.has_float_mask(p))
@@ -122,10 +122,10 @@ class _Backward:
         grad_mass, grad_entropy = (None if x is None else x.contiguous() for x in (grad_mass, grad_entropy))
         prepare_kernel[(blocks * host.sequences(p) * heads,)](
             grad_out, grad_mass, grad_entropy, mass, entropy, self.dout, self.factors, self.slopes, self.bends,
-            p.gamma, p.count, p.cu_q, p.cu_k,
+            p.gamma, p.visible, p.cu_q, p.cu_k,
             blocks, heads, n, p.k.shape[2], d, *p.band, p.divisor, p.alpha, p.scale,
-            *grad_out.stride()[:3], *self.dout.stride()[:3], *host.broadcast_strides(p.count, 2), self.lines.stride(1),
-            BLOCK_M=ROW_BLOCK, BLOCK_D=self.block_d, COUNT=p.count is not None, SCALED=scaled,
+            *grad_out.stride()[:3], *self.dout.stride()[:3], *host.broadcast_strides(p.visible, 2),
+            self.lines.stride(1), BLOCK_M=ROW_BLOCK, BLOCK_D=self.block_d, COUNT=p.visible is not None, SCALED=scaled,
             DMASS=grad_mass is not None, DENTROPY=grad_entropy is not None, STATS=self.stats, UNIFORM=self.uniform,
             **host.only(self.options, "VARLEN", "LEFT", "RIGHT", "GAMMA", "POWER", "FACTOR"), num_warps=4,
         )  # fmt: skip

@@ -42,10 +42,10 @@ def _attend(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
         host.tensor_map(host.fit_for_tma(p.k), tile.n, block_d),
         host.tensor_map(host.fit_for_tma(p.v), tile.n, block_d),
         host.tensor_map(out, tile.m, block_d), out, *stats,
-        p.gamma, p.bias, host.as_bytes(p.key_mask), host.as_bytes(p.attn_mask), p.count, p.cu_q, p.cu_k,
+        p.gamma, p.bias, host.as_bytes(p.key_mask), host.as_bytes(p.attn_mask), p.visible, p.cu_q, p.cu_k,
         blocks, heads, p.groups, n, p.k.shape[2], d, *p.band, p.divisor, p.alpha, p.scale,
         *out.stride()[1:3], *host.broadcast_strides(p.key_mask, 1), *host.broadcast_strides(p.attn_mask, 4),
-        *host.broadcast_strides(p.count, 2),
+        *host.broadcast_strides(p.visible, 2),
         BLOCK_M=tile.m, BLOCK_N=tile.n, BLOCK_D=block_d, EVEN=host.is_even(p, p.max_k, tile.n), STATS=p.stats,
         **host.meaning(p), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
@@ -70,16 +70,16 @@ def _decode(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
         q,
         host.tensor_map(host.fit_for_tma(p.k), tile.n, block_d),
         host.tensor_map(host.fit_for_tma(p.v), tile.n, block_d),
-        acc_parts, stat_parts, p.gamma, p.bias, host.as_bytes(p.key_mask), host.as_bytes(p.attn_mask), p.count,
+        acc_parts, stat_parts, p.gamma, p.bias, host.as_bytes(p.key_mask), host.as_bytes(p.attn_mask), p.visible,
         *sizes, chunk, *q.stride()[:3], *host.broadcast_strides(p.key_mask, 1),
-        *host.broadcast_strides(p.attn_mask, 4), *host.broadcast_strides(p.count, 2),
+        *host.broadcast_strides(p.attn_mask, 4), *host.broadcast_strides(p.visible, 2),
         ROWS=rows, BLOCK_N=tile.n, BLOCK_D=block_d, STATS=p.stats, **options,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     combine_kernel[(triton.cdiv(n * p.groups, COMBINED_ROWS), programs)](
-        acc_parts, stat_parts, out, *stats, p.gamma, p.count, parts, *sizes,
-        *out.stride()[:3], *host.broadcast_strides(p.count, 2),
-        ROWS=rows, ROWS_PER_PROGRAM=COMBINED_ROWS, BLOCK_D=block_d, COUNT=p.count is not None, STATS=p.stats,
+        acc_parts, stat_parts, out, *stats, p.gamma, p.visible, parts, *sizes,
+        *out.stride()[:3], *host.broadcast_strides(p.visible, 2),
+        ROWS=rows, ROWS_PER_PROGRAM=COMBINED_ROWS, BLOCK_D=block_d, COUNT=p.visible is not None, STATS=p.stats,
         **host.only(options, "LEFT", "RIGHT", "GAMMA", "POWER", "FACTOR"), num_warps=4,
     )  # fmt: skip
 

@@ -1,0 +1,132 @@
+"""The chunked and Triton back ends as PyTorch operators: what to run, how to differentiate it, which shapes come out.
+
+``torch.compile`` sees ``reluformer::attention_forward`` and ``reluformer::attention_backward`` whole, each as one node
+of its graph. The reference needs none of this: it is plain PyTorch.
+"""
+
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reluformer.ops import chunked
+from reluformer.ops.problem import Problem
+from reluformer.ops.statistics import AttentionStats
+from reluformer.ops.visibility import Band
+
+# Sizes and numbers come in lists because PyTorch takes time quadratic in the number of arguments, at every call.
+_TENSORS = 10
+_PROBLEM = (
+    "Tensor q, Tensor k, Tensor v, Tensor? gamma, Tensor? bias, Tensor? key_mask, Tensor? attn_mask, Tensor? count, "
+    "Tensor? cu_q, Tensor? cu_k, SymInt[] sizes, float[] numbers, int power, bool stats, str backend"
+)
+
+
+def attend(p: Problem, backend: str) -> tuple[Tensor, AttentionStats]:
+    """Run the problem on this back end, differentiably; the statistics are empty if not asked for."""
+    sizes = [p.max_q, p.max_k, *p.band]
+    numbers = [p.divisor, p.alpha, p.scale]
+    out, mass, entropy, active = torch.ops.reluformer.attention_forward(
+        *p[:_TENSORS], sizes, numbers, p.power, p.stats, backend
+    )
+    return out, AttentionStats(mass, entropy, active.detach())
+
+
+def _problem(args: Sequence[Any]) -> Problem:
+    """The operator's flat arguments as a Problem (less the back end, which comes last)."""
+    *tensors, (max_q, max_k, left, right), (divisor, alpha, scale), power, stats, _ = args
+    return Problem(*[*tensors, max_q, max_k, divisor, alpha, power, scale, Band(left, right), stats])
+
+
+def _module(backend: str) -> ModuleType:
+    if backend == "chunked":
+        return chunked
+    from reluformer.ops import triton  # Triton is imported when it is first used: machines without it do not need it
+
+    return triton
+
+
+def _forward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return tuple(_module(args[-1]).forward(_problem(args)))
+
+
+def _backward(
+    grad_out: Tensor,
+    grad_mass: Tensor | None,
+    grad_entropy: Tensor | None,
+    mass: Tensor | None,
+    entropy: Tensor | None,
+    need: list[bool],
+    *args: Any,
+) -> tuple[Tensor, ...]:
+    grads = (grad_out, grad_mass, grad_entropy)
+    return tuple(_module(args[-1]).backward(_problem(args), *grads, mass, entropy, *need))
+
+
+def _fake_forward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    q, stats = args[0], args[-2]
+    wide = torch.promote_types(q.dtype, torch.float32)
+    shape = q.shape[:3] if stats else (0,)
+    return (torch.empty_like(q), *(q.new_empty(shape, dtype=wide) for _ in range(3)))
+
+
+def _fake_backward(*args: Any) -> tuple[Tensor, ...]:
+    need, q, k, v, gamma, bias, _, attn_mask = args[5:13]
+    optional = (
+        torch.empty_like(x, memory_format=torch.contiguous_format) if needed else q.new_empty(0)
+        for x, needed in zip((gamma, bias, attn_mask), need, strict=True)
+    )
+    return (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), *optional)
+
+
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.set_materialize_grads(False)
+    tensors, ctx.options = inputs[:_TENSORS], inputs[_TENSORS:]
+    ctx.need = [ctx.needs_input_grad[i] for i in (3, 4, 6)]  # gamma, bias, attn_mask
+    _, mass, entropy, _ = output
+    stats = inputs[-2]
+    ctx.save_for_backward(*tensors, mass if stats else None, entropy if stats else None)
+
+
+def _autograd(ctx: Any, grad_out: Tensor | None, grad_mass: Any, grad_entropy: Any, _: Any) -> tuple[Any, ...]:
+    *tensors, mass, entropy = ctx.saved_tensors
+    if grad_out is None:
+        grad_out = torch.zeros_like(tensors[0])
+    if mass is None:  # no statistics were asked for: their gradients are as empty as they
+        grad_mass = grad_entropy = None
+    dq, dk, dv, *optional = torch.ops.reluformer.attention_backward(
+        grad_out, grad_mass, grad_entropy, mass, entropy, ctx.need, *tensors, *ctx.options
+    )
+    dgamma, dbias, dmask = (x if needed else None for x, needed in zip(optional, ctx.need, strict=True))
+    return (dq, dk, dv, dgamma, dbias, None, dmask, *(None,) * (_TENSORS - 7 + len(ctx.options)))
+
+
+def _no_second_derivative(ctx: Any, *grads: Any) -> Any:
+    raise RuntimeError(f"backend {ctx.backend!r} of relu_attention has no second derivative; backend 'reference' has")
+
+
+def _remember_backend(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.backend = inputs[-1]
+
+
+_forward_op = torch.library.custom_op(
+    "reluformer::attention_forward",
+    _forward,
+    mutates_args=(),
+    schema=f"({_PROBLEM}) -> (Tensor, Tensor, Tensor, Tensor)",
+)
+_backward_op = torch.library.custom_op(
+    "reluformer::attention_backward",
+    _backward,
+    mutates_args=(),
+    schema=(
+        "(Tensor grad_out, Tensor? grad_mass, Tensor? grad_entropy, Tensor? mass, Tensor? entropy, bool[] need, "
+        f"{_PROBLEM}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+    ),
+)
+_forward_op.register_fake(_fake_forward)
+_backward_op.register_fake(_fake_backward)
+_forward_op.register_autograd(_autograd, setup_context=_setup_context)
+_backward_op.register_autograd(_no_second_derivative, setup_context=_remember_backend)
