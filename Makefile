@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 
 install: $(VENV)/installed
 
-# pip, not uv: the constraints pin a CPU build of torch that pip can find on machines without a GPU.
+# pip, held to the versions that the tests are run with.
 $(VENV)/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'

@@ -25,7 +25,7 @@ def stats(request):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks so small that a short sequence has inner blocks, edges and a rest."""
-    for name, size in (("ROWS", 16), ("KEYS", 24), ("HEADS_PER_THREAD", 1)):
+    for name, size in (("BLOCK", 16), ("HEADS_PER_THREAD", 1)):
         monkeypatch.setattr(chunked, name, size)
 
 

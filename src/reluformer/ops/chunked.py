@@ -20,13 +20,11 @@ from reluformer.ops.problem import Gradients, Problem, Sums
 from reluformer.ops.statistics import TINY, entropy_from_sums
 from reluformer.ops.visibility import UNBOUNDED, count_visible
 
-# A block of scores is ROWS x KEYS of each head in work where every query sees every key, else ROWS x ROWS: square
-# blocks are seldom shortened by the edge of a band, and shortened ones multiply head by head. Measured against softmax
-# on two cores with 1 MiB of L2 each, float32, length 2048. Forward: 256 x 512 of four heads a thread 1.04, 256 x 256
-# 1.01, two heads a thread 1.00, one 0.93 (threads wait for each other after each step), 128 rows 0.98. Backward:
-# 256 x 256 1.08, 256 x 512 1.06; causal, forward and backward together, 1.14 and 0.95.
-ROWS = 256
-KEYS = 512
+# A block of scores is BLOCK x BLOCK of each head in work. Square blocks are seldom shortened by the edge of a band, and
+# shortened ones multiply head by head: causal, forward and backward, 256 x 256 ran at 1.14 times the speed of softmax
+# and 256 x 512 at 0.95 (two cores with 1 MiB of L2 each, float32, length 2048); without a band the two are alike. With
+# 256 x 512, four heads a thread were at 1.04, two at 1.00, one at 0.93 (threads wait for each other after each step).
+BLOCK = 256
 HEADS_PER_THREAD = 4
 
 
@@ -35,7 +33,7 @@ def forward(p: Problem) -> Sums:
     shape = p.q.shape[:3] if p.stats else (0,)
     sums = Sums(torch.empty_like(p.q), *(p.q.new_empty(shape, dtype=_wide(p)) for _ in range(3)))
     work = _Workspace(p)
-    for part in _parts(p, KEYS if p.band.full else ROWS):
+    for part in _parts(p):
         heads = _Heads(p, part, work)
         for rows in _steps(heads.n, part.rows_at_once):
             q = heads.stack(heads.q, rows)  # (L, G * R, D)
@@ -77,7 +75,7 @@ def backward(
     dr_dot_r, ds_sum = (p.q.new_empty(p.q.shape[:3] if need else 0, dtype=_wide(p)) for need in (need_gamma, need_bias))
     dmask = p.q.new_zeros(p.attn_mask.shape if need_mask and p.attn_mask is not None else 0, dtype=_wide(p))
     work = _Workspace(p)
-    for part in _parts(p, ROWS):
+    for part in _parts(p):
         heads = _Heads(p, part, work)
         # One (L, D, K) for each block of keys: products that make wide matrices are faster than those of tall ones.
         shape = (-(-heads.m // part.keys_at_once), *heads.k.mT.shape[:2], part.keys_at_once)
@@ -166,7 +164,7 @@ class _Workspace:
         if p.gamma is not None:
             divisor = divisor * p.gamma[:, None].to(_wide(p))
         self.factor = divisor.reciprocal()[..., None]  # (B|1, Hq|1, N, 1)
-        size = min(math.prod(p.q.shape[:3]) * p.k.shape[2], _heads_at_once(p) * ROWS * KEYS)
+        size = min(math.prod(p.q.shape[:3]) * p.k.shape[2], _heads_at_once(p) * BLOCK**2)
         self.blocks = _memory(size, _wide(p), p.q.device)
 
 
@@ -200,14 +198,14 @@ class _Part(NamedTuple):
     keys_at_once: int
 
 
-def _parts(p: Problem, width: int) -> Iterator[_Part]:
+def _parts(p: Problem) -> Iterator[_Part]:
     """The problem in parts whose blocks of scores fit a cache: few heads of long sequences, many of short ones."""
     batch, key_heads = p.k.shape[:2]
     at_once = _heads_at_once(p)
     for rows, keys in _sequences(p):
-        r = min(max(ROWS // p.groups, 1), max(rows.stop - rows.start, 1))
-        k = min(ROWS * width // (p.groups * r), max(keys.stop - keys.start, 1))
-        lanes = max(at_once * ROWS * width // (p.groups * r * k), 1)
+        r = min(max(BLOCK // p.groups, 1), max(rows.stop - rows.start, 1))
+        k = min(BLOCK**2 // (p.groups * r), max(keys.stop - keys.start, 1))
+        lanes = max(at_once * BLOCK**2 // (p.groups * r * k), 1)
         for b in _steps(batch, max(lanes // key_heads, 1)):
             for h in _steps(key_heads, min(lanes, key_heads)):
                 yield _Part(b, slice(h.start * p.groups, h.stop * p.groups), h, rows, keys, r, k)
