@@ -154,8 +154,19 @@ def fold(x, ROWS: tl.constexpr, COLS: tl.constexpr):
 
 
 @triton.jit
+def add_stats(total, r_log_r, active, x, ROWS: tl.constexpr, COLS: tl.constexpr, POWER: tl.constexpr):
+    """Add a tile of scores to the sums of ``u``, ``u log2 relu(x)`` and ``x > 0``, with ``u = relu(x) ** POWER``."""
+    safe = tl.maximum(x, TINY)  # finite logarithms
+    u = safe * safe if POWER == 2 else safe
+    total += fold(u, ROWS, COLS)
+    r_log_r += fold(u * log2(safe), ROWS, COLS)
+    active += fold(tl.where(x > 0, 1.0, 0.0), ROWS, COLS)
+    return total, r_log_r, active
+
+
+@triton.jit
 def finish_stats(total, r_log_r, keys, factor, scale, where, live, mass, entropy, active, POWER: tl.constexpr):
-    """Write the statistics of rows from their sums of ``u``, ``u log2 u`` and ``u > 0``, with ``u = relu(x) ** POWER``.
+    """Write the statistics of rows from their sums, see ``add_stats``.
 
     The entropy does not depend on the scale of a row, so it may be had from ``u`` as well as from the weights.
     """

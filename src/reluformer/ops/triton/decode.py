@@ -7,7 +7,7 @@ plain addition: ReLU attention has no row maximum to agree on.
 import triton
 import triton.language as tl
 
-from reluformer.ops.triton.common import TINY, finish_stats, fold, hide, log2, product, rectify, round_to, row_factor
+from reluformer.ops.triton.common import add_stats, finish_stats, hide, product, rectify, round_to, row_factor
 
 
 @triton.jit
@@ -72,11 +72,7 @@ def decode_kernel(
             key_mask, attn_mask, mask_stride_i, mask_stride_j, 1.0 / scale, LEFT, RIGHT, KEY_MASK, ATTN_MASK,
         )  # fmt: skip
         if STATS:
-            u = tl.maximum(x, TINY)
-            r = u * u if POWER == 2 else u
-            total += fold(r, ROWS, BLOCK_N)
-            r_log_r += fold(r * log2(u), ROWS, BLOCK_N)
-            active += fold(tl.where(x > 0, 1.0, 0.0), ROWS, BLOCK_N)
+            total, r_log_r, active = add_stats(total, r_log_r, active, x, ROWS, BLOCK_N, POWER)
         acc = product(rectify(x, factor[:, None], queries.dtype, POWER, FACTOR), v, PRECISION, acc)
 
     part = (split * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * ROWS + tl.arange(0, ROWS)

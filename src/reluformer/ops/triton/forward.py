@@ -8,11 +8,9 @@ import triton
 import triton.language as tl
 
 from reluformer.ops.triton.common import (
-    TINY,
+    add_stats,
     finish_stats,
-    fold,
     hide,
-    log2,
     over_gamma,
     product,
     rectify,
@@ -47,11 +45,7 @@ def forward_blocks(
                 key_mask, attn_mask, mask_stride_i, mask_stride_j, inverse_scale, LEFT, RIGHT, KEY_MASK, ATTN_MASK,
             )  # fmt: skip
         if STATS:
-            u = tl.maximum(x, TINY)
-            r = u * u if POWER == 2 else u
-            total += fold(r, BLOCK_M, BLOCK_N)
-            r_log_r += fold(r * log2(u), BLOCK_M, BLOCK_N)
-            active += fold(tl.where(x > 0, 1.0, 0.0), BLOCK_M, BLOCK_N)
+            total, r_log_r, active = add_stats(total, r_log_r, active, x, BLOCK_M, BLOCK_N, POWER)
         acc = product(rectify(x, factor[:, None], q.dtype, POWER, FACTOR), v, PRECISION, acc)
     return acc, total, r_log_r, active
 
