@@ -13,6 +13,9 @@ from reluformer.ops.problem import Problem
 from reluformer.ops.triton.common import BOOL_MASK, FLOAT_MASK
 from reluformer.ops.visibility import UNBOUNDED
 
+# Gluon is experimental: its names change between releases. Run with 3.6, compiled with 3.7.
+GLUON_VERSIONS = ("3.6.", "3.7.")
+
 
 def fit_for_tma(x: Tensor) -> Tensor:
     """The tensor, or a copy, with unit columns and everything else on 16-byte boundaries, as tensor maps demand."""
@@ -35,9 +38,7 @@ def has_hopper_gluon(device: torch.device) -> bool:
     """Whether this is a Hopper GPU and the Triton at hand has the Gluon that the Hopper kernels were written for."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
         return False
-    return bool(
-        triton.__version__.split(".")[:2] == ["3", "6"]
-    )  # Gluon is experimental: its names change between releases
+    return bool(triton.__version__.startswith(GLUON_VERSIONS))
 
 
 def gluon_map(x: Tensor, block: list[int], swizzle: int = 128) -> Any:
