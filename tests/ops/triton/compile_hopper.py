@@ -1,56 +1,73 @@
-"""Compile the Hopper kernel for sm_90, GPU or not, and print what ptxas made of it as JSON."""
+"""Compile the Hopper kernels for sm_90, GPU or not, and print what ptxas made of them as JSON."""
 
 import itertools
 import json
 import re
 import subprocess
+import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.language import NVMMASharedLayout
 
-from reluformer.ops.triton import hopper
+from reluformer.ops.triton.hopper import backward, forward
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 
-def tensor_map(dtype: str, block: list[int], swizzle: int = 128) -> str:
+def tensor_map(dtype: str, block: Sequence[int], swizzle: int = 128) -> str:
     bits = {"bf16": 16, "fp32": 32}[dtype]
     layout = NVMMASharedLayout(swizzle_byte_width=swizzle, element_bitwidth=bits, rank=len(block))
     return f"tensordesc<{dtype}[{','.join(map(str, block))}],{layout!r}>"
 
 
-def compile_kernel(d: int, causal: bool, stats: bool) -> dict[str, object]:
-    queries, keys = ([1, 1, rows, d] for rows in (hopper.BLOCK_M, hopper.BLOCK_N))
-    constants = {
-        "groups": 1,
-        "BLOCK_M": hopper.BLOCK_M,
-        "BLOCK_N": hopper.BLOCK_N,
-        "D": d,
-        "STAGES": hopper.STAGES,
-        "RIGHT": causal,
-        "STATS": stats,
-        "GAMMA": True,
-        "UNIFORM": not causal,
-    }
+def rows_map(rows: int, d: int) -> str:
+    return tensor_map("bf16", (1, 1, rows, d))
+
+
+def forward_source(d: int, causal: bool, stats: bool) -> tuple[Any, dict[str, str], dict[str, Any], int]:
+    names = ("BLOCK_M", "BLOCK_N", "KEY_STAGES", "VALUE_STAGES")
+    constants = {name: getattr(forward, name) for name in names}
     types = {
-        **{name: tensor_map("bf16", queries) for name in ("q_desc", "dout_desc")},
-        **{name: tensor_map("bf16", keys) for name in ("k_desc", "v_desc", "dk_desc", "dv_desc")},
-        "lines_desc": tensor_map("fp32", [1, 2, hopper.BLOCK_M], swizzle=0),
+        **{name: rows_map(forward.BLOCK_M, d) for name in ("q_desc", "out_desc")},
+        **{name: rows_map(forward.BLOCK_N, d) for name in ("k_desc", "v_desc")},
+        **{name: "*fp32" for name in ("mass", "entropy", "active_keys", "gamma")},
+        **{name: "fp32" for name in ("divisor", "alpha", "scale")},
+    }
+    return forward.hopper_forward_kernel, types, constants, forward.WARPS
+
+
+def backward_source(d: int, causal: bool, stats: bool) -> tuple[Any, dict[str, str], dict[str, Any], int]:
+    constants = {name: getattr(backward, name) for name in ("BLOCK_M", "BLOCK_N", "STAGES")}
+    constants["UNIFORM"] = not causal
+    types = {
+        **{name: rows_map(backward.BLOCK_M, d) for name in ("q_desc", "dout_desc")},
+        **{name: rows_map(backward.BLOCK_N, d) for name in ("k_desc", "v_desc", "dk_desc", "dv_desc")},
+        "lines_desc": tensor_map("fp32", (1, 2, backward.BLOCK_M), swizzle=0),
         "dq": "*fp32",
         "gamma": "*fp32",
         "uniform": "fp32",
     }
-    kernel = hopper.hopper_key_kernel
+    return backward.hopper_key_kernel, types, constants, backward.WARPS
+
+
+SOURCES = {"forward": forward_source, "backward": backward_source}
+
+
+def compile_kernel(which: str, d: int, causal: bool, stats: bool) -> dict[str, object]:
+    kernel, types, constants, warps = SOURCES[which](d, causal, stats)
+    constants |= {"groups": 1, "D": d, "RIGHT": causal, "STATS": stats, "GAMMA": True}
     names = kernel.arg_names
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in names}
     values = {(names.index(name),): value for name, value in constants.items()}
     aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if signature[name] in ("*fp32", "i32")}
     source = GluonASTSource(kernel, signature, values, aligned)
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": hopper.WARPS})
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
     with tempfile.TemporaryDirectory() as folder:
         ptx, cubin = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
         ptx.write_text(made.asm["ptx"])
@@ -59,15 +76,20 @@ def compile_kernel(d: int, causal: bool, stats: bool) -> dict[str, object]:
         )
     words = said.stdout + said.stderr
     stack = re.search(r"(\d+) bytes stack frame", words)
+    registers = re.search(r"Used (\d+) registers", words)
     return {
+        "kernel": which,
         "d": d,
         "causal": causal,
         "stats": stats,
         "shared": made.metadata.shared,
+        "registers": int(registers[1]) if registers else 0,
         "stack": int(stack[1]) if stack else 0,
-        "serialised": "serialized" in words,
+        "complaints": re.findall(r"\((C75\d\d)\)", words),  # serialised products, register counts ignored
     }
 
 
 if __name__ == "__main__":
-    print(json.dumps([compile_kernel(*case) for case in itertools.product((64, 128), (False, True), (False, True))]))
+    which = sys.argv[1:] or list(SOURCES)
+    cases = itertools.product(which, (64, 128), (False, True), (False, True))
+    print(json.dumps([compile_kernel(*case) for case in cases]))

@@ -1,4 +1,4 @@
-"""The kernel for Hopper: right where there is such a GPU; elsewhere, what its compiler says of it."""
+"""The kernels for Hopper: right where there is such a GPU; elsewhere, what their compiler says of them."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from reluformer import relu_attention
 from tests.ops.agreement import assert_agrees, random_case
 
 pytest.importorskip("triton", minversion="3.6")
@@ -33,6 +34,8 @@ hopper = pytest.mark.skipif(
         {"n": 500, "hq": 4, "hk": 2},
         {"n": 500, "hq": 4, "hk": 1, "causal": True},
         {"n": 1024, "b": 2, "hq": 3, "gamma": False},
+        {"n": 300, "window": (-1, 40)},
+        {"n": 200, "alpha": 1.0, "scale": 0.3, "causal": True},
     ],
     ids=str,
 )
@@ -40,17 +43,39 @@ def test_agrees_with_the_reference(options, stats, d):
     assert_agrees(random_case(d=d, stats=stats, device="cuda", **options), "triton", torch.bfloat16)
 
 
+@hopper
+@pytest.mark.gpu
+@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_full_gpu_gives_the_same_result_every_time(causal, d):
+    """Programs that crowd a multiprocessor meet every order of events: a race would show as a difference."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(4, 16, 2048, d, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+
+    def run():
+        out, stats = relu_attention(q, k, v, causal=causal, return_stats=True, backend="triton")
+        grads = torch.autograd.grad((out.float().square().sum() + stats.entropy.sum()), (q, k, v))
+        return out, *stats, *grads[1:]  # dq is summed in the order in which the programs finish
+
+    first = run()
+    for _ in range(20):
+        assert all(torch.equal(a, b) for a, b in zip(first, run(), strict=True))
+
+
 @pytest.mark.slow
-def test_compiles_for_hopper_without_spills_or_serialised_products():
+@pytest.mark.parametrize("kernel", ["forward", "backward"])
+def test_compiles_for_hopper_without_spills_or_serialised_products(kernel):
     """Triton compiles for a GPU that is not there; a schedule that ptxas undoes would cost half the speed."""
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
     script = Path(__file__).with_name("compile_hopper.py")
-    result = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=240)
+    result = subprocess.run(
+        [sys.executable, script, kernel], env=environment, capture_output=True, text=True, timeout=240
+    )
     assert result.returncode == 0, result.stderr
     reports = json.loads(result.stdout)
     assert len(reports) == 8
     for report in reports:
         assert report["shared"] <= 232448, report
-        assert not report["serialised"], report
-        # With statistics and head dim 128 a few registers spill; see docs/kernels.md.
-        assert report["stack"] == 0 or (report["stats"] and report["d"] == 128 and report["stack"] < 200), report
+        assert not report["complaints"], report
+        # The backward pass at head dim 128 fills the registers to the last: a few words of its worker spill.
+        assert report["stack"] <= (32 if kernel == "backward" and report["d"] == 128 else 0), report

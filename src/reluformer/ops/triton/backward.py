@@ -259,7 +259,7 @@ def finish_kernel(
     columns = tl.arange(0, BLOCK_D)[None, :]
     inside = (i < n) & (columns < d)
     source = columns
-    if PERMUTED:  # hopper.py keeps columns eight apart side by side: bits 4 | 2 1 | 3 | 0
+    if PERMUTED:  # hopper/backward.py keeps columns eight apart side by side: bits 4 | 2 1 | 3 | 0
         source = (columns & ~15) | ((columns & 6) << 1) | ((columns & 8) >> 2) | (columns & 1)
     value = tl.load(dq32 + ((wide_batch * heads + head) * dq_rows + i) * dq_width + source, mask=inside, other=0.0)
     if UNIFORM:

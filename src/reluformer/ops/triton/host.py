@@ -41,6 +41,25 @@ def has_hopper_gluon(device: torch.device) -> bool:
     return bool(triton.__version__.startswith(GLUON_VERSIONS))
 
 
+def hopper_takes(p: Problem) -> bool:
+    """Whether the kernels written for Hopper can do this: the common case of training, on the GPU for it."""
+    return (
+        has_hopper_gluon(p.q.device)
+        and p.q.dtype == torch.bfloat16
+        and p.q.shape[-1] in (64, 128)
+        and p.power == 1
+        and p.cu_q is None
+        and p.visible is None
+        and p.bias is None
+        and p.band.left == UNBOUNDED
+    )
+
+
+def rows_map(x: Tensor, rows: int) -> Any:
+    """A map of ``x (B, H, T, D)`` that loads ``rows`` rows of one head, for Gluon."""
+    return gluon_map(x, [1, 1, rows, x.shape[-1]])
+
+
 def gluon_map(x: Tensor, block: list[int], swizzle: int = 128) -> Any:
     """A tensor map for Gluon kernels, which say how a block lies in shared memory."""
     from triton.experimental.gluon.language import NVMMASharedLayout

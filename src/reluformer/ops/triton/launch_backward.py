@@ -11,7 +11,6 @@ from reluformer.ops.problem import Gradients, Problem
 from reluformer.ops.triton import host, tiles
 from reluformer.ops.triton.backward import finish_kernel, key_kernel, prepare_kernel
 from reluformer.ops.triton.queries import query_kernel
-from reluformer.ops.visibility import UNBOUNDED
 
 ROW_BLOCK = 64  # rows per program of the kernels that only touch rows
 
@@ -52,20 +51,6 @@ def backward(
         if need_bias:
             dbias.copy_(run.dbias_parts.sum((0, 2)))
     return Gradients(dq, dk, dv, dgamma, dbias, dmask)
-
-
-def hopper_takes(p: Problem) -> bool:
-    """Whether the kernel written for Hopper can do this: the common case of training, on the GPU it was tuned for."""
-    return (
-        host.has_hopper_gluon(p.q.device)
-        and p.q.dtype == torch.bfloat16
-        and p.q.shape[-1] in (64, 128)
-        and p.power == 1
-        and p.cu_q is None
-        and p.visible is None
-        and p.bias is None
-        and p.band.left == UNBOUNDED
-    )
 
 
 @dataclass
@@ -139,7 +124,7 @@ class _Backward:
             self._keys(q, k, v, None, dk, dv)
             self._queries(q, k, v, dq)
             return
-        on_hopper = hopper_takes(p)
+        on_hopper = host.hopper_takes(p)
         rows = triton.cdiv(n, ROW_BLOCK) * ROW_BLOCK if on_hopper else n
         width = triton.cdiv(d, 4) * 4  # on 16-byte boundaries
         dq32 = torch.zeros((b, heads, rows, width), dtype=torch.float32, device=p.q.device)
@@ -150,7 +135,7 @@ class _Backward:
         self._finish(q, dq32, dq, on_hopper)
 
     def _hopper_keys(self, q: Tensor, k: Tensor, v: Tensor, dq32: Tensor, dk: Tensor, dv: Tensor) -> None:
-        from reluformer.ops.triton import hopper  # Gluon is not in every Triton
+        from reluformer.ops.triton.hopper import backward as hopper  # Gluon is not in every Triton
 
         p = self.p
         m, d = p.k.shape[2:]
@@ -158,10 +143,10 @@ class _Backward:
         lines = self.lines.view(-1, 3, self.lines.shape[-1]) if self.stats else dq32.view(-1, 1, dq32.shape[-1])
         dk_target, dv_target = host.fit_for_tma(dk), host.fit_for_tma(dv)
         hopper.hopper_key_kernel[(blocks * p.k.shape[0] * p.k.shape[1],)](
-            host.gluon_map(q, [1, 1, hopper.BLOCK_M, d]), host.gluon_map(k, [1, 1, hopper.BLOCK_N, d]),
-            host.gluon_map(v, [1, 1, hopper.BLOCK_N, d]), host.gluon_map(self.dout, [1, 1, hopper.BLOCK_M, d]),
+            host.rows_map(q, hopper.BLOCK_M), host.rows_map(k, hopper.BLOCK_N), host.rows_map(v, hopper.BLOCK_N),
+            host.rows_map(self.dout, hopper.BLOCK_M),
             host.gluon_map(lines, [1, 2 if self.stats else 1, hopper.BLOCK_M], swizzle=0),
-            host.gluon_map(dk_target, [1, 1, hopper.BLOCK_N, d]), host.gluon_map(dv_target, [1, 1, hopper.BLOCK_N, d]),
+            host.rows_map(dk_target, hopper.BLOCK_N), host.rows_map(dv_target, hopper.BLOCK_N),
             dq32, p.gamma, blocks, p.q.shape[1], p.groups, p.q.shape[2], m, p.band.right, self.uniform_factor,
             BLOCK_M=hopper.BLOCK_M, BLOCK_N=hopper.BLOCK_N, D=d, STAGES=hopper.STAGES, STATS=self.stats,
             UNIFORM=self.uniform, **host.only(self.options, "RIGHT", "GAMMA"), num_warps=hopper.WARPS,

@@ -28,7 +28,8 @@ def forward(p: Problem) -> Sums:
     rows = p.max_q * p.groups
     decoding = p.cu_q is None and p.max_q <= DECODE_QUERIES and rows <= DECODE_ROWS and p.max_k >= DECODE_KEYS
     with host.on_device(p.q):
-        (_decode if decoding else _attend)(p, target, stats)
+        launch = _decode if decoding else (_attend_on_hopper if host.hopper_takes(p) else _attend)
+        launch(p, target, stats)
     return Sums(out if target is out else out.copy_(target), *stats)
 
 
@@ -48,6 +49,24 @@ def _attend(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
         *host.broadcast_strides(p.visible, 2),
         BLOCK_M=tile.m, BLOCK_N=tile.n, BLOCK_D=block_d, EVEN=host.is_even(p, p.max_k, tile.n), STATS=p.stats,
         **host.meaning(p), num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
+
+
+def _attend_on_hopper(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
+    from reluformer.ops.triton.hopper import forward as hopper  # Gluon is not in every Triton
+
+    b, heads, n, d = p.q.shape
+    m = p.k.shape[2]
+    if p.stats and m > hopper.MOST_COUNTED:
+        return _attend(p, out, stats)
+    blocks = triton.cdiv(n, hopper.BLOCK_M)
+    hopper.hopper_forward_kernel[(blocks * b * heads,)](
+        host.rows_map(host.fit_for_tma(p.q), hopper.BLOCK_M), host.rows_map(host.fit_for_tma(p.k), hopper.BLOCK_N),
+        host.rows_map(host.fit_for_tma(p.v), hopper.BLOCK_N), host.rows_map(out, hopper.BLOCK_M), *stats, p.gamma,
+        blocks, heads, p.groups, n, m, p.band.right, p.divisor, p.alpha, p.scale,
+        BLOCK_M=hopper.BLOCK_M, BLOCK_N=hopper.BLOCK_N, D=d, KEY_STAGES=hopper.KEY_STAGES,
+        VALUE_STAGES=hopper.VALUE_STAGES, STATS=p.stats, **host.only(host.meaning(p), "RIGHT", "GAMMA"),
+        num_warps=hopper.WARPS,
     )  # fmt: skip
 
 

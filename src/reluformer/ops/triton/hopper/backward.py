@@ -1,0 +1,324 @@
+"""The backward pass: two warpgroups for the keys' and values' gradients, a third for the queries'.
+
+One program owns a block of keys and visits blocks of queries, as in ``../backward.py``; names and maths are the same.
+Per visit there are five products. The first two warpgroups, half of the keys each, do four of them:
+
+    in flight                  meanwhile
+    dp = v dout^T, dv += u dout   nothing but the gate waits for dp
+    dv, next x = k q^T         round dx and hand it over through shared memory
+    next x, dk += dx q         ask for later queries
+
+The third takes each ``dx``, multiplies ``dq = dx^T k`` and adds it to memory: with those off the critical path the
+other four run close to the tensor cores' limit. It has few registers, so it makes 64 columns of ``dq`` at a time.
+
+What ptxas wants (it serialises all products of a loop otherwise): a product whose result ordinary instructions read is
+waited for in the turn that began it, nothing is zeroed while a product is in flight, and registers suffice. Hence
+``x``, ``dp`` and the next ``x`` take turns in the same registers. A product names them as its accumulator and is told
+not to add to it by a condition that is never true, but that the compiler cannot see through.
+
+``dq`` is added to float32 scratch with ``red.v4``. A thread holds pairs of columns eight apart, so the scratch keeps
+its columns in an order that puts two such pairs side by side; ``finish_kernel`` reads them back in order.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
+)
+
+from reluformer.ops.triton.hopper.common import clamp, log2, rectify, thread_barrier
+
+BLOCK_M = 64
+BLOCK_N = 128
+STAGES = 3
+WARPS = 8  # of the first two warpgroups
+
+PIECE = gl.constexpr(64)  # columns of dq at a time
+WORKER_WARPS = gl.constexpr(4)
+
+_REDUCE = """{{
+    .reg .u64 address;
+    .reg .u32 chunk;
+    and.b32 chunk, $10, 0xff;
+    mad.wide.u32 address, chunk, 64, $2;
+    red.global.add.v4.f32 [address], {{$12, $13, $16, $17}};
+    red.global.add.v4.f32 [address + {eight_rows}], {{$14, $15, $18, $19}};
+    mov.u32 $0, 0;
+    mov.u32 $1, 0;
+}}"""
+REDUCE_64 = gl.constexpr(_REDUCE.format(eight_rows=8 * 64 * 4))
+REDUCE_128 = gl.constexpr(_REDUCE.format(eight_rows=8 * 128 * 4))
+
+
+@gluon.jit
+def gate(u, dp):
+    """``dp`` as bfloat16 where the rectified score ``u`` is positive, else 0.
+
+    On packed pairs: adding 0x7fff to a non-negative number sets its top bit unless it is zero, and ``prmt`` spreads
+    that bit into a mask. The scores themselves, twice as wide, need not be kept.
+    """
+    return gl.inline_asm_elementwise(
+        """{
+            .reg .b32 mask;
+            add.u32 mask, $1, 0x7fff7fff;
+            prmt.b32 mask, mask, mask, 0xbb99;
+            cvt.rn.bf16x2.f32 $0, $3, $2;
+            and.b32 $0, $0, mask;
+        }""",
+        "=r,r,r,r",
+        [u, dp],
+        dtype=gl.bfloat16,
+        is_pure=True,
+        pack=2,
+    )
+
+
+@gluon.jit
+def reduce_add(address, chunk, value, D: gl.constexpr):
+    """Add a tile of ``dq`` to memory, four neighbours at a time; see the module's docstring for their order."""
+    gl.inline_asm_elementwise(
+        REDUCE_64 if D == 64 else REDUCE_128,
+        "=r,=r,l,l,l,l,l,l,l,l,r,r,r,r,r,r,r,r,r,r",
+        [address, chunk, value],
+        dtype=gl.int8,
+        is_pure=False,
+        pack=8,
+    )
+
+
+@gluon.jit
+def fetch(
+    q_desc, dout_desc, lines_desc, q_smem, dout_smem, lines_smem, ready, visit, batch, head, heads, row, n,
+    STAGES: gl.constexpr, STATS: gl.constexpr,
+):  # fmt: skip
+    """Ask for the queries, gradients and statistics of a visit; ``ready`` tells when they are there."""
+    slot = visit % STAGES
+    wanted = row < n
+    barrier = ready.index(slot)
+    BYTES: gl.constexpr = q_desc.block_type.nbytes + dout_desc.block_type.nbytes
+    STATS_BYTES: gl.constexpr = lines_desc.block_type.nbytes if STATS else 0
+    mbarrier.expect(barrier, BYTES + STATS_BYTES, wanted)
+    tma.async_copy_global_to_shared(q_desc, [batch, head, row, 0], barrier, q_smem.index(slot), wanted)
+    tma.async_copy_global_to_shared(dout_desc, [batch, head, row, 0], barrier, dout_smem.index(slot), wanted)
+    if STATS:
+        line = batch * heads + head
+        tma.async_copy_global_to_shared(lines_desc, [line, 0, row], barrier, lines_smem.index(slot), wanted)
+
+
+@gluon.jit
+def visit_queries(
+    q_desc, dout_desc, lines_desc, k_smem, v_smem, q_smem, dout_smem, lines_smem, dx_smem, ready, dx_ready, dx_free,
+    dk, dv, batch, key_head, heads, groups, n, first, ahead, start, plain,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
+    RIGHT: gl.constexpr, STATS: gl.constexpr, x_mma: gl.constexpr, dk_mma: gl.constexpr,
+):  # fmt: skip
+    """The first two warpgroups: sum ``dk`` and ``dv`` over all queries, and hand over each ``dx``."""
+    operand: gl.constexpr = gl.DotOperandLayout(0, dk_mma, 2)
+    no_x = gl.zeros([BLOCK_N, BLOCK_M], gl.float32, x_mma)
+    i = ahead + gl.arange(0, BLOCK_M, gl.SliceLayout(0, x_mma))
+    j = first + gl.arange(0, BLOCK_N, gl.SliceLayout(1, x_mma))
+    lines = lines_smem._reinterpret(gl.float32, [STAGES * 2, BLOCK_M], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+
+    never = n < 0
+    visit = 0
+    for head in range(key_head * groups, key_head * groups + groups):
+        if start < n:
+            for early in gl.static_range(STAGES):
+                fetch(
+                    q_desc, dout_desc, lines_desc, q_smem, dout_smem, lines_smem, ready,
+                    visit + early, batch, head, heads, start + early * BLOCK_M, n, STAGES, STATS,
+                )  # fmt: skip
+            mbarrier.wait(ready.index(visit % STAGES), visit // STAGES & 1)
+            x = warpgroup_mma(k_smem, q_smem.index(visit % STAGES).permute((1, 0)), no_x, use_acc=False, is_async=True)
+            x = warpgroup_mma_wait(0, [x])
+            dk = warpgroup_mma_init(dk)
+            for row in range(start, n, BLOCK_M):
+                slot = visit % STAGES
+                dout = dout_smem.index(slot)
+                if RIGHT:
+                    if row < plain:
+                        x = gl.where(j[:, None] <= i[None, :] + row, x, 0.0)
+                u = rectify(x)
+                if STATS:
+                    r = clamp(x)
+                    dv = warpgroup_mma(gl.convert_layout(u, operand), dout, dv, is_async=True)
+                    slope = lines.index(slot * 2).load(gl.SliceLayout(0, x_mma))
+                    bend = lines.index(slot * 2 + 1).load(gl.SliceLayout(0, x_mma))
+                    lift = slope[None, :] - bend[None, :] * log2(r)
+                    dp = warpgroup_mma(v_smem, dout.permute((1, 0)), lift, is_async=True)
+                    dk, dp, dv = warpgroup_mma_wait(0, [dk, dp, dv])
+                else:
+                    dp = warpgroup_mma(v_smem, dout.permute((1, 0)), x, use_acc=never, is_async=True)
+                    dv = warpgroup_mma(gl.convert_layout(u, operand), dout, dv, is_async=True)
+                    dk, dp = warpgroup_mma_wait(1, [dk, dp])
+                dx = gate(u, dp)
+                dx_now = dx_smem.index(visit % 2)
+                next_q = q_smem.index((visit + 1) % STAGES).permute((1, 0))
+                if D == 64:
+                    mbarrier.wait(ready.index((visit + 1) % STAGES), (visit + 1) // STAGES & 1, row + BLOCK_M < n)
+                    x = warpgroup_mma(k_smem, next_q, dp, use_acc=never, is_async=True)
+                mbarrier.wait(dx_free.index(visit % 2), visit // 2 & 1 ^ 1)
+                dx_now.store(dx)
+                fence_async_shared()
+                if D == 128:  # no room for the next scores before dx is stored, nor for dx itself from then on
+                    mbarrier.wait(ready.index((visit + 1) % STAGES), (visit + 1) // STAGES & 1, row + BLOCK_M < n)
+                    x = warpgroup_mma(k_smem, next_q, dp, use_acc=never, is_async=True)
+                mbarrier.arrive(dx_ready.index(visit % 2), count=1)
+                if D == 128:
+                    dk = warpgroup_mma(dx_now, q_smem.index(slot), dk, is_async=True)
+                else:
+                    dk = warpgroup_mma(gl.convert_layout(dx, operand), q_smem.index(slot), dk, is_async=True)
+                if not STATS:
+                    if row > start:  # all warps are past the products of the last visit: its slot is free
+                        fetch(
+                            q_desc, dout_desc, lines_desc, q_smem, dout_smem, lines_smem, ready,
+                            visit - 1 + STAGES, batch, head, heads, row + (STAGES - 1) * BLOCK_M, n, STAGES, STATS,
+                        )  # fmt: skip
+                dv, x = warpgroup_mma_wait(1, [dv, x])
+                visit += 1
+            dk = warpgroup_mma_wait(0, [dk])
+            thread_barrier()
+    return dk, dv
+
+
+@gluon.jit
+def add_to_queries(
+    q_desc, dout_desc, lines_desc, k_smem, q_smem, dout_smem, lines_smem, dx_smem, ready, dx_ready, dx_free,
+    dq, batch, key_head, heads, groups, n, start,
+    BLOCK_M: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, STATS: gl.constexpr,
+):  # fmt: skip
+    """The third warpgroup: add ``dx^T k`` of every visit to memory.
+
+    With statistics it also asks for later queries, since the others then have more to do.
+    """
+    dq_mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WORKER_WARPS, 1], [16, PIECE, 16])
+    no_dq = gl.zeros([BLOCK_M, PIECE], gl.float32, dq_mma)
+    # Where a thread's part of dq goes: an address that all its registers share, and the chunk of 16 columns.
+    row_dq = gl.arange(0, BLOCK_M, gl.SliceLayout(1, dq_mma))
+    column = gl.arange(0, PIECE, gl.SliceLayout(0, dq_mma))
+    mine = (row_dq & (BLOCK_M - 1 - 8))[:, None] * D + ((column & 6) * 2)[None, :]
+    chunk = (gl.zeros([BLOCK_M, PIECE], gl.int32, dq_mma) + (column >> 4)[None, :]).to(gl.int8)
+    rows = gl.cdiv(n, BLOCK_M) * BLOCK_M  # the scratch is whole blocks: no mask
+
+    never = n < 0
+    visit = 0
+    for head in range(key_head * groups, key_head * groups + groups):
+        base = dq + (batch * heads + head).to(gl.int64) * rows * D + mine
+        base = base.to(gl.int64, bitcast=True)
+        for row in range(start, n, BLOCK_M):
+            mbarrier.wait(dx_ready.index(visit % 2), visit // 2 & 1)
+            dx = dx_smem.index(visit % 2).permute((1, 0))
+            here = base + row * (D * 4)
+            part = warpgroup_mma(dx, k_smem.slice(0, PIECE, 1), no_dq, use_acc=False, is_async=True)
+            if STATS:
+                if row > start:  # the others are past the products of the last visit: its slot is free
+                    fetch(
+                        q_desc, dout_desc, lines_desc, q_smem, dout_smem, lines_smem, ready,
+                        visit - 1 + STAGES, batch, head, heads, row + (STAGES - 1) * BLOCK_M, n, STAGES, STATS,
+                    )  # fmt: skip
+            for piece in gl.static_range(1, D // PIECE):
+                part = warpgroup_mma_wait(0, [part])
+                reduce_add(here, chunk, part, D)
+                here += PIECE * 4
+                part = warpgroup_mma(dx, k_smem.slice(piece * PIECE, PIECE, 1), part, use_acc=never, is_async=True)
+            part = warpgroup_mma_wait(0, [part])
+            mbarrier.arrive(dx_free.index(visit % 2), count=1)
+            reduce_add(here, chunk, part, D)
+            visit += 1
+
+
+@gluon.jit
+def hopper_key_kernel(
+    q_desc, k_desc, v_desc, dout_desc, lines_desc, dk_desc, dv_desc, dq, gamma,
+    blocks, heads, groups, n, m, right, uniform,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
+    RIGHT: gl.constexpr, STATS: gl.constexpr, GAMMA: gl.constexpr, UNIFORM: gl.constexpr,
+):  # fmt: skip
+    """Gradients of one block of keys and values, and its part of the queries' gradients."""
+    x_mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, BLOCK_M, 16])  # keys x queries
+    dk_mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, D, 16])  # keys x D
+    dtype: gl.constexpr = q_desc.dtype
+
+    pid = gl.program_id(0)
+    key_heads = heads // groups
+    key_head = pid // blocks % key_heads
+    batch = pid // blocks // key_heads
+    first = pid % blocks * BLOCK_N
+    ahead = m - n + right  # query i sees the keys up to i + ahead
+    start = 0
+    plain = 0
+    if RIGHT:
+        start = gl.maximum(first - ahead, 0) // BLOCK_M * BLOCK_M
+        plain = first + BLOCK_N - 1 - ahead  # from this query on, all see the whole block
+
+    q_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_M, D], dtype)
+    k_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, D], dtype)
+    dx_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, BLOCK_M], dtype)
+    line_layout: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
+    k_smem = gl.allocate_shared_memory(dtype, [BLOCK_N, D], k_layout)
+    v_smem = gl.allocate_shared_memory(dtype, [BLOCK_N, D], k_layout)
+    q_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_M, D], q_layout)
+    dout_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_M, D], q_layout)
+    dx_smem = gl.allocate_shared_memory(dtype, [2, BLOCK_N, BLOCK_M], dx_layout)  # one is read while one is written
+    lines_smem = gl.allocate_shared_memory(gl.float32, [STAGES, 2, BLOCK_M], line_layout)
+    keys_ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    dx_ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    dx_free = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    mbarrier.init(keys_ready, count=1)
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(ready.index(stage), count=1)
+    for buffer in gl.static_range(2):
+        mbarrier.init(dx_ready.index(buffer), count=1)
+        mbarrier.init(dx_free.index(buffer), count=1)
+    fence_async_shared()
+    thread_barrier()
+    mbarrier.expect(keys_ready, k_desc.block_type.nbytes + v_desc.block_type.nbytes)
+    tma.async_copy_global_to_shared(k_desc, [batch, key_head, first, 0], keys_ready, k_smem)
+    tma.async_copy_global_to_shared(v_desc, [batch, key_head, first, 0], keys_ready, v_smem)
+
+    dk = gl.zeros([BLOCK_N, D], gl.float32, dk_mma)
+    dv = gl.zeros([BLOCK_N, D], gl.float32, dk_mma)
+    mbarrier.wait(keys_ready, 0)
+    WORKER_REGISTERS: gl.constexpr = 72 if D == 64 else 88  # the first two warpgroups share the rest
+    dk, dv = gl.warp_specialize(
+        [
+            (
+                visit_queries,
+                (
+                    q_desc, dout_desc, lines_desc, k_smem, v_smem, q_smem, dout_smem, lines_smem, dx_smem,
+                    ready, dx_ready, dx_free, dk, dv, batch, key_head, heads, groups, n, first, ahead, start, plain,
+                    BLOCK_M, BLOCK_N, D, STAGES, RIGHT, STATS, x_mma, dk_mma,
+                ),
+            ),
+            (
+                add_to_queries,
+                (
+                    q_desc, dout_desc, lines_desc, k_smem, q_smem, dout_smem, lines_smem, dx_smem,
+                    ready, dx_ready, dx_free, dq, batch, key_head, heads, groups, n, start,
+                    BLOCK_M, D, STAGES, STATS,
+                ),
+            ),
+        ],
+        [WORKER_WARPS],
+        [WORKER_REGISTERS],
+    )  # fmt: skip
+
+    if UNIFORM:  # one factor for the whole head waits until here
+        factor = uniform
+        if GAMMA:
+            factor = uniform / gl.load(gamma + key_head * groups).to(gl.float32)
+        dk *= factor
+        dv *= factor
+    k_smem.store(dk.to(dtype))
+    v_smem.store(dv.to(dtype))
+    fence_async_shared()
+    thread_barrier()
+    tma.async_copy_shared_to_global(dk_desc, [batch, key_head, first, 0], k_smem)
+    tma.async_copy_shared_to_global(dv_desc, [batch, key_head, first, 0], v_smem)
+    tma.store_wait(0)

@@ -1,0 +1,33 @@
+"""What the Hopper kernels share: instructions that Triton has no name for."""
+
+import struct
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from reluformer.ops.statistics import TINY as _TINY
+
+TINY = gl.constexpr(_TINY)
+thread_barrier = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier  # Triton 3.6, and since 3.7
+
+AT_LEAST_TINY = gl.constexpr(f"max.f32 $0, $1, 0f{struct.pack('>f', _TINY).hex()};")
+
+
+@gluon.jit
+def rectify(x):
+    """``relu(x)`` as bfloat16: one instruction rectifies, rounds and packs two scores."""
+    return gl.inline_asm_elementwise(
+        "cvt.rn.relu.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], dtype=gl.bfloat16, is_pure=True, pack=2
+    )
+
+
+@gluon.jit
+def log2(x):
+    """Base-2 logarithm of positive numbers, in one instruction."""
+    return gl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=r,r", [x], dtype=gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
+def clamp(x):
+    """``max(x, TINY)``, here and now: a pure function would move past what overwrites ``x`` and cost a copy."""
+    return gl.inline_asm_elementwise(AT_LEAST_TINY, "=r,r", [x], dtype=gl.float32, is_pure=False, pack=1)
