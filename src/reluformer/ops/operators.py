@@ -4,7 +4,7 @@
 of its graph. The reference needs none of this: it is plain PyTorch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -28,10 +28,10 @@ def attend(p: Problem, backend: str) -> tuple[Tensor, AttentionStats]:
     """Run the problem on this back end, differentiably; the statistics are empty if not asked for."""
     sizes = [p.max_q, p.max_k, *p.band]
     numbers = [p.divisor, p.alpha, p.scale]
-    out, mass, entropy, active = torch.ops.reluformer.attention_forward(
+    out, mass, entropy, active = torch.ops.reluformer.attention_forward.default(
         *p[:_TENSORS], sizes, numbers, p.power, p.stats, backend
     )
-    return out, AttentionStats(mass, entropy, active.detach())
+    return out, AttentionStats(mass, entropy, active)
 
 
 def _problem(args: Sequence[Any]) -> Problem:
@@ -81,52 +81,83 @@ def _fake_backward(*args: Any) -> tuple[Tensor, ...]:
     return (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), *optional)
 
 
-def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.set_materialize_grads(False)
-    tensors, ctx.options = inputs[:_TENSORS], inputs[_TENSORS:]
-    ctx.need = [ctx.needs_input_grad[i] for i in (3, 4, 6)]  # gamma, bias, attn_mask
-    _, mass, entropy, _ = output
-    stats = inputs[-2]
-    ctx.save_for_backward(*tensors, mass if stats else None, entropy if stats else None)
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> tuple[Tensor, ...]:  # type: ignore[override]
+        out, mass, entropy, active = _below_autograd(torch.ops.reluformer.attention_forward.default, args)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(active)
+        ctx.options = args[_TENSORS:]
+        ctx.need = [ctx.needs_input_grad[i] for i in (3, 4, 6)]  # gamma, bias, attn_mask
+        stats = args[-2]
+        ctx.save_for_backward(*args[:_TENSORS], mass if stats else None, entropy if stats else None)
+        return out, mass, entropy, active
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor | None, grad_mass: Any, grad_entropy: Any, _: Any) -> tuple[Any, ...]:  # type: ignore[override]
+        *tensors, mass, entropy = ctx.saved_tensors
+        if grad_out is None:
+            grad_out = torch.zeros_like(tensors[0])
+        if mass is None:  # no statistics were asked for: their gradients are as empty as they
+            grad_mass = grad_entropy = None
+        dq, dk, dv, *optional = torch.ops.reluformer.attention_backward.default(
+            grad_out, grad_mass, grad_entropy, mass, entropy, ctx.need, *tensors, *ctx.options
+        )
+        dgamma, dbias, dmask = (x if needed else None for x, needed in zip(optional, ctx.need, strict=True))
+        return (dq, dk, dv, dgamma, dbias, None, dmask, *(None,) * (_TENSORS - 7 + len(ctx.options)))
 
 
-def _autograd(ctx: Any, grad_out: Tensor | None, grad_mass: Any, grad_entropy: Any, _: Any) -> tuple[Any, ...]:
-    *tensors, mass, entropy = ctx.saved_tensors
-    if grad_out is None:
-        grad_out = torch.zeros_like(tensors[0])
-    if mass is None:  # no statistics were asked for: their gradients are as empty as they
-        grad_mass = grad_entropy = None
-    dq, dk, dv, *optional = torch.ops.reluformer.attention_backward(
-        grad_out, grad_mass, grad_entropy, mass, entropy, ctx.need, *tensors, *ctx.options
-    )
-    dgamma, dbias, dmask = (x if needed else None for x, needed in zip(optional, ctx.need, strict=True))
-    return (dq, dk, dv, dgamma, dbias, None, dmask, *(None,) * (_TENSORS - 7 + len(ctx.options)))
+class _AttentionBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Any:  # type: ignore[override]
+        ctx.backend = args[-1]
+        return _below_autograd(torch.ops.reluformer.attention_backward.default, args)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:  # type: ignore[override]
+        raise RuntimeError(
+            f"backend {ctx.backend!r} of relu_attention has no second derivative; backend 'reference' has"
+        )
 
 
-def _no_second_derivative(ctx: Any, *grads: Any) -> Any:
-    raise RuntimeError(f"backend {ctx.backend!r} of relu_attention has no second derivative; backend 'reference' has")
+def _below_autograd(op: Any, args: Sequence[Any]) -> Any:
+    with torch._C._AutoDispatchBelowAutograd():
+        return op(*args)
 
 
-def _remember_backend(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    ctx.backend = inputs[-1]
+def _differentiable(op: Any, function: Any) -> Callable[..., Any]:
+    def dispatch(*args: Any) -> Any:
+        if torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in args):
+            return function.apply(*args)
+        return _below_autograd(op, args)
+
+    return dispatch
 
 
-_forward_op = torch.library.custom_op(
-    "reluformer::attention_forward",
+# torch.library.custom_op would do the same in fewer lines, but with twice the host's time per call: it compares the
+# storage of all arguments with that of the results, and walks the schema once more for autograd.
+_library: Any = torch.library.Library("reluformer", "DEF")  # type: ignore[no-untyped-call]
+
+
+def _register(name: str, schema: str, run: Callable[..., Any], fake: Callable[..., Any], function: Any) -> None:
+    _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+    _library.impl(name, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"reluformer::{name}", fake, lib=_library)
+    _library.impl(name, _differentiable(getattr(torch.ops.reluformer, name).default, function), "Autograd")
+
+
+_register(
+    "attention_forward",
+    f"({_PROBLEM}) -> (Tensor, Tensor, Tensor, Tensor)",
     _forward,
-    mutates_args=(),
-    schema=f"({_PROBLEM}) -> (Tensor, Tensor, Tensor, Tensor)",
+    _fake_forward,
+    _Attention,
 )
-_backward_op = torch.library.custom_op(
-    "reluformer::attention_backward",
+_register(
+    "attention_backward",
+    "(Tensor grad_out, Tensor? grad_mass, Tensor? grad_entropy, Tensor? mass, Tensor? entropy, bool[] need, "
+    f"{_PROBLEM}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     _backward,
-    mutates_args=(),
-    schema=(
-        "(Tensor grad_out, Tensor? grad_mass, Tensor? grad_entropy, Tensor? mass, Tensor? entropy, bool[] need, "
-        f"{_PROBLEM}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
-    ),
+    _fake_backward,
+    _AttentionBackward,
 )
-_forward_op.register_fake(_fake_forward)
-_backward_op.register_fake(_fake_backward)
-_forward_op.register_autograd(_autograd, setup_context=_setup_context)
-_backward_op.register_autograd(_no_second_derivative, setup_context=_remember_backend)

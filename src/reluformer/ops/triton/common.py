@@ -176,5 +176,5 @@ def finish_stats(total, r_log_r, keys, factor, scale, where, live, mass, entropy
     safe = tl.where(alive, total, 1.0)
     nats = LN2 * (tl.log2(safe) - POWER * r_log_r / safe)
     tl.store(mass + where, total * factor, mask=live)
-    tl.store(entropy + where, tl.where(alive, nats, 0.0), mask=live)
+    tl.store(entropy + where, tl.where(alive & (keys > 1), nats, 0.0), mask=live)  # of one key exactly 0
     tl.store(active + where, keys, mask=live)

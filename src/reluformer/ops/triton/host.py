@@ -20,6 +20,8 @@ GLUON_VERSIONS = ("3.6.", "3.7.")
 def fit_for_tma(x: Tensor) -> Tensor:
     """The tensor, or a copy, with unit columns and everything else on 16-byte boundaries, as tensor maps demand."""
     item = x.element_size()
+    if x.is_contiguous() and x.shape[-1] * item % 16 == 0 and x.data_ptr() % 16 == 0:
+        return x
     strides = (s for s, size in zip(x.stride()[:-1], x.shape[:-1], strict=True) if size > 1)
     if x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(s > 0 and s * item % 16 == 0 for s in strides):
         return x
@@ -30,7 +32,7 @@ def fit_for_tma(x: Tensor) -> Tensor:
 
 def tensor_map(x: Tensor, rows: int, block_d: int) -> TensorDescriptor:
     """A map of ``x (B, H, T, D)`` that loads ``rows`` rows of one head."""
-    return TensorDescriptor(x, list(x.shape), _strides_of(x), [1, 1, rows, block_d])
+    return _map(x, (1, 1, rows, block_d), None)
 
 
 @functools.cache
@@ -57,21 +59,42 @@ def hopper_takes(p: Problem) -> bool:
 
 def rows_map(x: Tensor, rows: int) -> Any:
     """A map of ``x (B, H, T, D)`` that loads ``rows`` rows of one head, for Gluon."""
-    return gluon_map(x, [1, 1, rows, x.shape[-1]])
+    return gluon_map(x, (1, 1, rows, x.shape[-1]))
 
 
-def gluon_map(x: Tensor, block: list[int], swizzle: int = 128) -> Any:
+def gluon_map(x: Tensor, block: tuple[int, ...], swizzle: int = 128) -> Any:
     """A tensor map for Gluon kernels, which say how a block lies in shared memory."""
+    return _map(x, block, swizzle)
+
+
+_MAPS: dict[tuple[Any, ...], Any] = {}
+MOST_MAPS = 1000
+
+
+def _map(x: Tensor, block: tuple[int, ...], swizzle: int | None) -> Any:
+    """A tensor map. Making one checks a lot, for microseconds each; once per shape is enough."""
+    key = (x.shape, x.stride(), x.dtype, block, swizzle)
+    known = _MAPS.get(key)
+    if known is None:
+        if len(_MAPS) >= MOST_MAPS:
+            _MAPS.clear()
+        known = _MAPS[key] = _make_map(x, block, swizzle)
+        known.base = None  # keep no tensor alive
+    made = object.__new__(type(known))  # a copy; copy.copy takes thrice the time
+    made.__dict__.update(known.__dict__, base=x)
+    return made
+
+
+def _make_map(x: Tensor, block: tuple[int, ...], swizzle: int | None) -> Any:
+    # The stride of a dimension of size one means nothing, but must be on a boundary too.
+    strides = [*(s if size > 1 else 16 for s, size in zip(x.stride()[:-1], x.shape[:-1], strict=True)), 1]
+    if swizzle is None:
+        return TensorDescriptor(x, list(x.shape), strides, list(block))
     from triton.experimental.gluon.language import NVMMASharedLayout
-    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 
     layout = NVMMASharedLayout(swizzle_byte_width=swizzle, element_bitwidth=x.element_size() * 8, rank=x.dim())
-    return TensorDescriptor(x, list(x.shape), _strides_of(x), block, layout)
-
-
-def _strides_of(x: Tensor) -> list[int]:
-    """Strides for a tensor map: that of a dimension of size one means nothing, but must be on a boundary too."""
-    return [*(s if size > 1 else 16 for s, size in zip(x.stride()[:-1], x.shape[:-1], strict=True)), 1]
+    return GluonDescriptor(x, list(x.shape), strides, list(block), layout)
 
 
 def unit_columns(x: Tensor) -> Tensor:

@@ -145,7 +145,7 @@ class _Backward:
         hopper.hopper_key_kernel[(blocks * p.k.shape[0] * p.k.shape[1],)](
             host.rows_map(q, hopper.BLOCK_M), host.rows_map(k, hopper.BLOCK_N), host.rows_map(v, hopper.BLOCK_N),
             host.rows_map(self.dout, hopper.BLOCK_M),
-            host.gluon_map(lines, [1, 2 if self.stats else 1, hopper.BLOCK_M], swizzle=0),
+            host.gluon_map(lines, (1, 2 if self.stats else 1, hopper.BLOCK_M), swizzle=0),
             host.rows_map(dk_target, hopper.BLOCK_N), host.rows_map(dv_target, hopper.BLOCK_N),
             dq32, p.gamma, blocks, p.q.shape[1], p.groups, p.q.shape[2], m, p.band.right, self.uniform_factor,
             BLOCK_M=hopper.BLOCK_M, BLOCK_N=hopper.BLOCK_N, D=d, STAGES=hopper.STAGES, STATS=self.stats,

@@ -40,6 +40,7 @@ WARPS = 8  # of the first two warpgroups
 
 PIECE = gl.constexpr(64)  # columns of dq at a time
 WORKER_WARPS = gl.constexpr(4)
+CHUNK = gl.constexpr(8)  # heads whose programs are interleaved when causal
 
 _REDUCE = """{{
     .reg .u64 address;
@@ -246,9 +247,16 @@ def hopper_key_kernel(
 
     pid = gl.program_id(0)
     key_heads = heads // groups
-    key_head = pid // blocks % key_heads
-    batch = pid // blocks // key_heads
-    first = pid % blocks * BLOCK_N
+    block = pid % blocks
+    pair = pid // blocks  # of batch and key head
+    if RIGHT:  # the longest columns of a few heads first: the last programs to start are short, and caches still shared
+        chunk = pid // (blocks * CHUNK) * CHUNK
+        size = gl.minimum(gl.num_programs(0) // blocks - chunk, CHUNK)
+        block = pid % (blocks * CHUNK) // size
+        pair = chunk + pid % (blocks * CHUNK) % size
+    key_head = pair % key_heads
+    batch = pair // key_heads
+    first = block * BLOCK_N
     ahead = m - n + right  # query i sees the keys up to i + ahead
     start = 0
     plain = 0

@@ -197,9 +197,9 @@ def hopper_forward_kernel(
         total = gl.where(active > 0, total, 0.0)  # dead scores left a trace of TINY
         alive = total * scale > TINY
         safe = gl.where(alive, total, 1.0)
-        nats = LN2 * (gl.log2(safe) - r_log_r / safe)
+        nats = LN2 * (log2(safe) - r_log_r / safe)
         where = (batch * heads + head).to(gl.int64) * n + row
         gl.store(mass + where, total * factor, mask=row < n)
-        gl.store(entropy + where, gl.where(alive, nats, 0.0), mask=row < n)
+        gl.store(entropy + where, gl.where(alive & (active > 1), nats, 0.0), mask=row < n)  # of one key exactly 0
         gl.store(active_keys + where, active, mask=row < n)
     tma.store_wait(0)
