@@ -32,15 +32,15 @@ from reluformer.ops.triton.common import (
 
 @triton.jit
 def prepare_kernel(
-    dout, dmass, dentropy, mass, entropy, scaled_dout, factors, slopes, bends,
+    dout, dmass, dentropy, mass, entropy, scaled_dout, factors, slopes, bends, dq32,
     gamma, count, cu_q, cu_k, blocks, heads, n, m, d, left, right, divisor, alpha, scale,
     dout_stride_b, dout_stride_h, dout_stride_n, scaled_stride_b, scaled_stride_h, scaled_stride_n,
-    count_stride_b, count_stride_h, line_stride,
+    count_stride_b, count_stride_h, line_stride, dq_rows, dq_width,
     BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, VARLEN: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
     COUNT: tl.constexpr, GAMMA: tl.constexpr, POWER: tl.constexpr, SCALED: tl.constexpr, FACTOR: tl.constexpr,
-    DMASS: tl.constexpr, DENTROPY: tl.constexpr, STATS: tl.constexpr, UNIFORM: tl.constexpr,
+    DMASS: tl.constexpr, DENTROPY: tl.constexpr, STATS: tl.constexpr, UNIFORM: tl.constexpr, ZERO: tl.constexpr,
 ):  # fmt: skip
-    """Per row: the scaled gradient of the output, slope and bend."""
+    """Per row: the scaled gradient of the output, slope and bend; and zeros for the sums of its gradient."""
     block, head, index = where_am_i(blocks, heads)
     rows = n
     batch, q_start, _, n, m = sequence(cu_q, cu_k, n, m, index, VARLEN)
@@ -57,8 +57,12 @@ def prepare_kernel(
     unit = scale * scale if POWER == 2 else scale
     factor = row_factor(i, count, m - n, n, m, left, right, alpha, inverse_gamma, COUNT, LEFT, RIGHT)
 
+    columns = tl.arange(0, BLOCK_D)
+    if ZERO:
+        row = ((batch * heads + head).to(tl.int64) * dq_rows + i)[:, None]
+        room = (i[:, None] < dq_rows) & (columns[None, :] < dq_width)
+        tl.store(dq32 + row * dq_width + columns[None, :], tl.zeros((BLOCK_M, BLOCK_D), tl.float32), mask=room)
     if SCALED:
-        columns = tl.arange(0, BLOCK_D)
         inside = live[:, None] & (columns[None, :] < d)
         at = (q_start + i).to(tl.int64)[:, None]
         batch = batch.to(tl.int64)
@@ -258,10 +262,9 @@ def finish_kernel(
     i = (block * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
     columns = tl.arange(0, BLOCK_D)[None, :]
     inside = (i < n) & (columns < d)
-    source = columns
-    if PERMUTED:  # hopper/backward.py keeps columns eight apart side by side: bits 4 | 2 1 | 3 | 0
-        source = (columns & ~15) | ((columns & 6) << 1) | ((columns & 8) >> 2) | (columns & 1)
-    value = tl.load(dq32 + ((wide_batch * heads + head) * dq_rows + i) * dq_width + source, mask=inside, other=0.0)
+    value = tl.load(dq32 + ((wide_batch * heads + head) * dq_rows + i) * dq_width + columns, mask=inside, other=0.0)
+    if PERMUTED:  # hopper/backward.py keeps columns eight apart side by side: of 16, bits 2 1 | 3 | 0
+        value = value.reshape(BLOCK_M, BLOCK_D // 16, 4, 2, 2).permute(0, 1, 3, 2, 4).reshape(BLOCK_M, BLOCK_D)
     if UNIFORM:
         value *= over_gamma(uniform, gamma, head, GAMMA)
     rows_dq = dq + wide_batch * dq_stride_b + wide_head * dq_stride_h + i * dq_stride_n + columns

@@ -1,5 +1,6 @@
 """Launches of the backward pass: prepare the rows, then the keys, then finish the queries."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +66,8 @@ class _Backward:
         p = self.p
         self.block_d = host.head_block(p)
         self.options = host.meaning(p)
+        self.deterministic = torch.are_deterministic_algorithms_enabled()
+        self.on_hopper = not self.deterministic and host.hopper_takes(p)
         # A factor shared by a whole head can wait for the end; one per row must be in dout before the products,
         # or, for dtypes of narrow range, multiply inside the loop.
         shared_heads = p.groups == 1 or p.gamma is None
@@ -101,38 +104,44 @@ class _Backward:
             shape = (b, heads, 3, triton.cdiv(n, ROW_BLOCK) * ROW_BLOCK)  # rows for tensor maps to find whole blocks in
             self.lines = torch.empty(shape, dtype=torch.float32, device=p.q.device)
         self.slopes, self.bends, self.factors = self.lines.unbind(2)
-        if not (scaled or narrow or self.stats):
+        needed = scaled or narrow or self.stats
+        zero = needed and p.cu_q is None and not self.deterministic  # saves a launch; packed rows are not whole blocks
+        self.dq32 = self._scratch(torch.empty if zero else torch.zeros)
+        if not needed:
             return
         blocks = triton.cdiv(p.max_q, ROW_BLOCK)
         grad_mass, grad_entropy = (None if x is None else x.contiguous() for x in (grad_mass, grad_entropy))
         prepare_kernel[(blocks * host.sequences(p) * heads,)](
             grad_out, grad_mass, grad_entropy, mass, entropy, self.dout, self.factors, self.slopes, self.bends,
-            p.gamma, p.visible, p.cu_q, p.cu_k,
+            self.dq32, p.gamma, p.visible, p.cu_q, p.cu_k,
             blocks, heads, n, p.k.shape[2], d, *p.band, p.divisor, p.alpha, p.scale,
             *grad_out.stride()[:3], *self.dout.stride()[:3], *host.broadcast_strides(p.visible, 2),
-            self.lines.stride(1), BLOCK_M=ROW_BLOCK, BLOCK_D=self.block_d, COUNT=p.visible is not None, SCALED=scaled,
+            self.lines.stride(1), *self.dq32.shape[2:],
+            BLOCK_M=ROW_BLOCK, BLOCK_D=self.block_d, COUNT=p.visible is not None, SCALED=scaled, ZERO=zero,
             DMASS=grad_mass is not None, DENTROPY=grad_entropy is not None, STATS=self.stats, UNIFORM=self.uniform,
             **host.only(self.options, "VARLEN", "LEFT", "RIGHT", "GAMMA", "POWER", "FACTOR"), num_warps=4,
         )  # fmt: skip
 
+    def _scratch(self, make: Callable[..., Tensor]) -> Tensor:
+        """Where the programs add up the queries' gradients, in float32; empty if they do not."""
+        b, heads, n, d = self.p.q.shape
+        rows = triton.cdiv(n, ROW_BLOCK) * ROW_BLOCK if self.on_hopper else n
+        width = triton.cdiv(d, 4) * 4  # on 16-byte boundaries
+        shape = (0, 0, 0, 0) if self.deterministic else (b, heads, rows, width)
+        return make(shape, dtype=torch.float32, device=self.p.q.device)
+
     def launch(self, dq: Tensor, dk: Tensor, dv: Tensor) -> None:
         """Fill the gradients of q, k and v, and the parts of gamma's and the bias's."""
-        p = self.p
-        b, heads, n, d = p.q.shape
-        q, k, v = (host.fit_for_tma(x) for x in (p.q, p.k, p.v))
-        if torch.are_deterministic_algorithms_enabled():
+        q, k, v = (host.fit_for_tma(x) for x in self.p[:3])
+        if self.deterministic:
             self._keys(q, k, v, None, dk, dv)
             self._queries(q, k, v, dq)
             return
-        on_hopper = host.hopper_takes(p)
-        rows = triton.cdiv(n, ROW_BLOCK) * ROW_BLOCK if on_hopper else n
-        width = triton.cdiv(d, 4) * 4  # on 16-byte boundaries
-        dq32 = torch.zeros((b, heads, rows, width), dtype=torch.float32, device=p.q.device)
-        if on_hopper:
-            self._hopper_keys(q, k, v, dq32, dk, dv)
+        if self.on_hopper:
+            self._hopper_keys(q, k, v, self.dq32, dk, dv)
         else:
-            self._keys(q, k, v, dq32, dk, dv)
-        self._finish(q, dq32, dq, on_hopper)
+            self._keys(q, k, v, self.dq32, dk, dv)
+        self._finish(q, self.dq32, dq, self.on_hopper)
 
     def _hopper_keys(self, q: Tensor, k: Tensor, v: Tensor, dq32: Tensor, dk: Tensor, dv: Tensor) -> None:
         from reluformer.ops.triton.hopper import backward as hopper  # Gluon is not in every Triton
