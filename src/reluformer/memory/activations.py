@@ -1,0 +1,63 @@
+"""The activation family: from scores over slots to weights.
+
+Some act on each score alone (relu and its relatives), some normalise a row (softmax and its sparse relatives). Hidden
+slots get weight 0 in all of them, and so does a row that sees nothing.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+POINTWISE: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "relu_squared": lambda s: F.relu(s).square(),
+    "gelu": F.gelu,
+    "softplus": F.softplus,
+    "identity": lambda s: s,
+    "sigmoid": torch.sigmoid,  # of the score less the logarithm of the number of slots, see weigh
+}
+NORMALISED = ("softmax", "sparsemax", "entmax15")
+ACTIVATIONS = (*POINTWISE, *NORMALISED)
+FUSED = {"relu": 1, "relu_squared": 2}  # those that relu_attention computes, with its power
+
+
+def weigh(scores: Tensor, activation: str, count: Tensor | float, visible: Tensor | None = None) -> Tensor:
+    """Weights of ``scores (..., N, M)``, before any scale.
+
+    Args:
+        scores: Scores over the last dimension.
+        activation: A name in :data:`ACTIVATIONS`.
+        count: How many slots each row sees, ``(..., N, 1)`` or one number; sigmoid starts at one over it.
+        visible: Which slots may be seen, boolean, broadcasts against the scores; None for all.
+    """
+    if activation in NORMALISED:
+        return _normalise(scores, activation, visible)
+    if activation == "sigmoid":
+        scores = scores - torch.as_tensor(count, dtype=scores.dtype, device=scores.device).clamp_min(1).log()
+    weights = POINTWISE[activation](scores)
+    return weights if visible is None else weights.masked_fill(~visible, 0.0)
+
+
+def _normalise(scores: Tensor, activation: str, visible: Tensor | None) -> Tensor:
+    if visible is not None:
+        # A finite floor: sparse normalisers add up sorted scores, and a row that sees nothing must not become NaN.
+        floor = -1e4 if scores.dtype == torch.float16 else -1e9
+        scores = scores.masked_fill(~visible, floor)
+    if activation == "softmax":
+        weights = scores.softmax(-1)
+    else:
+        weights = _entmax(activation)(scores, dim=-1)
+    return weights if visible is None else weights.masked_fill(~visible, 0.0)
+
+
+def _entmax(name: str) -> Callable[..., Tensor]:
+    try:
+        import entmax
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f'activation {name!r} needs entmax: pip install "reluformer[entmax]"', name="entmax"
+        ) from error
+    function: Callable[..., Tensor] = getattr(entmax, name)
+    return function

@@ -1,0 +1,140 @@
+"""Attention as a memory: keys and values come from the sequence, or from another one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reluformer.memory.lookup import lookup
+from reluformer.memory.norms import output_norm
+from reluformer.memory.persistent import PersistentMemory
+from reluformer.memory.regulariser import Regulariser
+from reluformer.memory.scale import Gamma
+from reluformer.memory.settings import MemorySettings
+from reluformer.ops.visibility import UNBOUNDED, Band, count_visible
+
+Rotation = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+Store = Callable[[Callable[[], tuple[Tensor, Tensor]]], tuple[Tensor, Tensor]]
+
+
+class Attention(nn.Module):
+    """Every position looks into the keys and values of a sequence: its own (self), or ``context``'s (cross).
+
+    Args:
+        width: Of the model.
+        heads: Query heads.
+        settings: What kind of memory it is.
+        key_heads: Key heads, a divisor of ``heads``; None for as many.
+        causal: Whether a query sees later positions.
+        regulariser: What the statistics of its rows cost in training.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        settings: MemorySettings,
+        key_heads: int | None = None,
+        causal: bool = False,
+        regulariser: Regulariser | None = None,
+    ) -> None:
+        super().__init__()
+        key_heads = key_heads or heads
+        if width % heads:
+            raise ValueError(f"heads must divide the width {width}, got {heads}")
+        if heads % key_heads:
+            raise ValueError(f"key_heads must divide the {heads} heads, got {key_heads}")
+        self.heads, self.key_heads, self.head_dim = heads, key_heads, width // heads
+        self.settings, self.causal, self.regulariser = settings, causal, regulariser or Regulariser()
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, key_heads * self.head_dim)
+        self.value = nn.Linear(width, key_heads * self.head_dim)
+        self.output = nn.Linear(width, width)
+        self.gamma = Gamma(settings, heads)
+        self.bias = None if settings.bias is None else nn.Parameter(torch.full((heads,), float(settings.bias)))
+        self.norm = output_norm(settings, width)
+        normed = settings.query_key_norm
+        self.query_norm = nn.RMSNorm(self.head_dim) if normed else nn.Identity()
+        self.key_norm = nn.RMSNorm(self.head_dim) if normed else nn.Identity()
+        self.slots = PersistentMemory(key_heads, settings.slots, self.head_dim) if settings.slots else None
+
+    def forward(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+        *,
+        key_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        rotate: Rotation | None = None,
+        store: Store | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Look up ``x (B, N, width)``; returns the output and, in training, what the regulariser asks for.
+
+        Args:
+            x: Queries.
+            context: Where keys and values come from, ``(B, M, width)``; None for ``x``.
+            key_mask: Which keys may be seen, ``(B, M)``.
+            attn_mask: Which pairs may be seen, broadcasts to ``(B, 1, N, M)``; takes the place of causality.
+            query_mask: Which queries the regulariser counts, ``(B, N)``.
+            rotate: Turns queries and keys by their positions.
+            store: Given how to make keys and values, returns all of them: a cache.
+        """
+        call = self._call(x, context, key_mask, attn_mask, rotate, store)
+        wanted = self.training and bool(self.regulariser)
+        out, stats = lookup(**call, return_stats=wanted)
+        out = self.output(self.norm(out.transpose(1, 2).flatten(2)))  # (B, N, width)
+        if stats is None:
+            return out, None
+        q, k = call["q"], call["k"]
+        band = Band(UNBOUNDED, 0 if call["causal"] else UNBOUNDED)
+        count = count_visible(band, q.shape[2], k.shape[2], call["key_mask"], call["attn_mask"], x.device)
+        return out, self.regulariser(stats, count, query_mask)
+
+    def _call(
+        self,
+        x: Tensor,
+        context: Tensor | None,
+        key_mask: Tensor | None,
+        attn_mask: Tensor | None,
+        rotate: Rotation | None,
+        store: Store | None,
+    ) -> dict[str, Any]:
+        """What the lookup takes."""
+        q = self.query_norm(self._split(self.query(x)))  # (B, H, N, D)
+
+        def make() -> tuple[Tensor, Tensor]:
+            nonlocal q
+            source = x if context is None else context
+            k, v = self.key_norm(self._split(self.key(source))), self._split(self.value(source))  # (B, Hk, M, D)
+            if rotate is not None:
+                q, k = rotate(q, k)
+            return k, v
+
+        k, v = make() if store is None else store(make)
+        if self.slots is not None:
+            k, v, key_mask, attn_mask = self.slots(k, v, key_mask, attn_mask)
+        if attn_mask is not None:
+            attn_mask = attn_mask.expand(*attn_mask.shape[:2], q.shape[2], k.shape[2])
+        return {
+            "q": q, "k": k, "v": v, "settings": self.settings, "gamma": self.gamma(), "bias": self.bias,
+            "causal": self.causal and attn_mask is None, "key_mask": key_mask, "attn_mask": attn_mask,
+        }  # fmt: skip
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, N, H * D) -> (B, H, N, D)
+
+    @torch.no_grad()
+    def calibrate_on(
+        self, x: Tensor, context: Tensor | None = None, *, query_mask: Tensor | None = None, **options: Any
+    ) -> None:
+        """Let gamma take in the mean mass of these rows; arguments as in :meth:`forward`."""
+        options = {"key_mask": None, "attn_mask": None, "rotate": None} | options | {"store": None}
+        _, stats = lookup(**self._call(x, context, **options), return_stats=True)
+        assert stats is not None
+        counted = stats.mass > 0
+        if query_mask is not None:
+            counted = counted & query_mask[:, None, :]
+        total = counted.sum((0, 2)).clamp_min(1)
+        self.gamma.take_in(stats.mass.where(counted, 0.0).sum((0, 2)) / total)

@@ -1,0 +1,84 @@
+"""Where gamma starts: so that the mean row of weights sums to 1.
+
+ReLU attention hardly trains if its rows start with another mass. There are two ways to the right start: a formula for
+scores that are standard normal, which a model applies when it is made, and a batch.
+"""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reluformer.memory.activations import NORMALISED, weigh
+from reluformer.memory.attention import Attention
+from reluformer.memory.feedforward import KeyValueMemory
+from reluformer.memory.settings import MemorySettings
+
+STEPS = 4001  # of the numeric integral over the normal distribution, between -8 and 8
+
+
+def expected_mass(settings: MemorySettings, keys: int, causal: bool = False) -> float:
+    """Mean mass of a row at gamma 1, if its scores are standard normal and it sees ``keys`` keys (causal: up to)."""
+    counts = torch.arange(1, keys + 1, dtype=torch.float64) if causal else torch.tensor([float(keys)]).double()
+    if settings.activation in NORMALISED:
+        sums = torch.ones_like(counts)
+    elif settings.activation == "sigmoid":
+        sums = torch.stack([c * _mean(settings, float(c)) for c in counts])
+    else:
+        sums = counts * _mean(settings, float(keys))
+    return float((sums / (counts / 2) ** settings.alpha).mean())
+
+
+def _mean(settings: MemorySettings, count: float) -> Tensor:
+    """Mean weight of a standard normal score, plus the bias."""
+    z = torch.linspace(-8, 8, STEPS, dtype=torch.float64)
+    density = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
+    return torch.trapezoid(density * weigh(z + (settings.bias or 0.0), settings.activation, count), z)
+
+
+def start_gammas(model: nn.Module, length: int) -> None:
+    """Set the gamma of every memory of a model by the formula, for sequences of this length."""
+    for module in model.modules():
+        if isinstance(module, Attention):
+            mass = expected_mass(module.settings, length + module.settings.slots, module.causal)
+        elif isinstance(module, KeyValueMemory):
+            mass = expected_mass(module.settings, module.settings.slots)
+        else:
+            continue
+        if mass > 0:  # identity weights cancel: there is nothing to scale to 1
+            module.gamma.start_at(mass)
+
+
+@contextmanager
+def calibrating(model: nn.Module) -> Iterator[None]:
+    """While it lasts, every memory sets its gamma from what it is shown, before it answers."""
+    memories = [x for x in model.modules() if isinstance(x, Attention | KeyValueMemory)]
+    handles = [x.register_forward_pre_hook(_before, with_kwargs=True) for x in memories]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    module.calibrate_on(*args, **kwargs)  # type: ignore[operator]
+
+
+@torch.no_grad()
+def calibrate(model: nn.Module, *args: Any, **batch: Any) -> None:
+    """Set the gamma of every memory so that on this batch the mean mass of a row is 1, site by site, head by head.
+
+    Call it with what the model takes: ``calibrate(model, **batch)``. One forward pass; the result is stored with the
+    model's parameters.
+    """
+    training = model.training
+    model.eval()
+    try:
+        with calibrating(model):
+            model(*args, **batch)
+    finally:
+        model.train(training)

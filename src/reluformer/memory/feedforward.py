@@ -1,0 +1,54 @@
+"""The FFN as a memory: learned keys and values that every position looks into."""
+
+import torch
+from torch import Tensor, nn
+
+from reluformer.memory.activations import NORMALISED, weigh
+from reluformer.memory.norms import output_norm
+from reluformer.memory.scale import Gamma
+from reluformer.memory.settings import MemorySettings
+
+
+class KeyValueMemory(nn.Module):
+    """``norm(activation(x keys^T + b) / (gamma * (slots / 2) ** alpha) values + c)``.
+
+    With ReLU, ``gamma="none"`` and ``alpha=0`` this is the FFN of a Transformer, ``nn.Linear``, ReLU, ``nn.Linear``;
+    with softmax it is the paper's key-value memory, and ``norm="layer"`` makes that equal to ReLU.
+    """
+
+    def __init__(self, width: int, settings: MemorySettings, dropout: float = 0.0) -> None:
+        super().__init__()
+        if settings.slots < 1:
+            raise ValueError(f"slots must be at least 1 in a key-value memory, got {settings.slots}")
+        self.settings = settings
+        biased = settings.bias is not None
+        self.keys = nn.Linear(width, settings.slots, bias=biased)
+        self.values = nn.Linear(settings.slots, width, bias=biased)
+        self.gamma = Gamma(settings, 1)
+        self.norm = output_norm(settings, width)
+        self.dropout = nn.Dropout(dropout)
+        if biased:
+            nn.init.constant_(self.keys.bias, float(settings.bias or 0.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Look up ``x (..., width)``."""
+        out: Tensor = self.norm(self.values(self.dropout(self.weights(x))))
+        return out
+
+    def weights(self, x: Tensor) -> Tensor:
+        """Weights over the slots, ``(..., slots)``."""
+        settings = self.settings
+        scores = self.keys(x)
+        if settings.activation in NORMALISED and settings.temperature != 1:
+            scores = scores / settings.temperature
+        weights = weigh(scores, settings.activation, float(settings.slots))
+        gamma = self.gamma()
+        divisor = (settings.slots / 2) ** settings.alpha
+        if gamma is not None:
+            return weights / (gamma * divisor).to(weights.dtype)
+        return weights if divisor == 1 else weights / divisor
+
+    @torch.no_grad()
+    def calibrate_on(self, x: Tensor) -> None:
+        """Let gamma take in the mean mass of the rows ``x``."""
+        self.gamma.take_in(self.weights(x).float().sum(-1).mean().reshape(1))

@@ -1,0 +1,157 @@
+"""One lookup: queries in keys and values, whatever the activation, by the fastest way at hand.
+
+    w_ij = activation(scale * q_i.k_j + bias_h) / (gamma_h * (n_i / 2) ** alpha)        h_i = sum_j w_ij v_j
+
+ReLU runs on the fused operator, softmax on PyTorch's own; the rest of the family is written out.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from reluformer.memory.activations import FUSED, weigh
+from reluformer.memory.settings import MemorySettings
+from reluformer.ops import AttentionStats, relu_attention
+from reluformer.ops.attention import Backend
+from reluformer.ops.statistics import entropy_from_sums, row_sums
+from reluformer.ops.visibility import UNBOUNDED, Band, band_mask, count_visible
+
+
+def lookup(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    settings: MemorySettings,
+    *,
+    gamma: Tensor | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    causal: bool = False,
+    key_mask: Tensor | None = None,
+    attn_mask: Tensor | None = None,
+    return_stats: bool = False,
+    backend: Backend = "auto",
+) -> tuple[Tensor, AttentionStats | None]:
+    """Look up ``q (B, Hq, N, D)`` in ``k, v (B, Hk, M, D)``.
+
+    Masks are boolean, True = may be seen: ``key_mask (B, M)``, ``attn_mask`` broadcasts to ``(B, Hq, N, M)``; causal is
+    bottom-right aligned. ``gamma`` and ``bias`` are ``(Hq,)``. Returns the sums and, if asked, their statistics.
+    """
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    if settings.activation in FUSED:
+        result = relu_attention(
+            q, k, v, gamma=gamma, alpha=settings.alpha, power=FUSED[settings.activation], bias=bias, scale=scale,
+            causal=causal, key_padding_mask=key_mask, attn_mask=attn_mask, return_stats=return_stats, backend=backend,
+        )  # fmt: skip
+        return result if isinstance(result, tuple) else (result, None)
+    if settings.activation == "softmax" and not return_stats:
+        out = _softmax(q, k, v, scale / settings.temperature, causal, key_mask, attn_mask)
+        if settings.alpha == 0 and gamma is None:
+            return out, None
+        factor = row_factor(settings.alpha, gamma, _count(q, k, causal, key_mask, attn_mask))
+        return out * factor.to(out.dtype), None
+    return _written_out(q, k, v, settings, gamma, bias, scale, causal, key_mask, attn_mask, return_stats)
+
+
+def weights_of(
+    q: Tensor,
+    k: Tensor,
+    settings: MemorySettings,
+    *,
+    gamma: Tensor | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    causal: bool = False,
+    key_mask: Tensor | None = None,
+    attn_mask: Tensor | None = None,
+    rows: slice = slice(None),
+) -> Tensor:
+    """The weights themselves, ``(B, Hq, rows, M)``, in float32 or wider: for looking at, a few rows at a time."""
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    wide = torch.promote_types(q.dtype, torch.float32)
+    n, m = q.shape[2], k.shape[2]
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    scores = scale / settings.temperature * (q[:, :, rows].to(wide) @ k.to(wide).transpose(-2, -1))
+    if bias is not None:
+        scores = scores + bias.to(wide)[:, None, None]
+    visible = _visible(n, m, causal, key_mask, attn_mask, q.device)
+    if visible is not None:
+        visible = visible.expand(*visible.shape[:2], n, m)[:, :, rows]
+    count = _count(q, k, causal, key_mask, attn_mask)[..., rows, None].to(wide)  # (B|1, H|1, rows, 1)
+    weights = weigh(scores, settings.activation, count, visible)
+    return weights * _factor(settings.alpha, gamma, count)
+
+
+def row_factor(alpha: float, gamma: Tensor | None, count: Tensor) -> Tensor:
+    """``1 / (gamma * (n_i / 2) ** alpha)`` of every row, ``(B|1, H|1, N, 1)``, from the counts ``(B|1, H|1, N)``."""
+    return _factor(alpha, gamma, count[..., None])
+
+
+def _factor(alpha: float, gamma: Tensor | None, count: Tensor) -> Tensor:
+    factor = (count.clamp_min(1) / 2) ** -alpha
+    return factor if gamma is None else factor / gamma.to(factor.dtype)[:, None, None]
+
+
+def _band(causal: bool) -> Band:
+    return Band(UNBOUNDED, 0 if causal else UNBOUNDED)
+
+
+def _count(q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, attn_mask: Tensor | None) -> Tensor:
+    n, m = q.shape[2], k.shape[2]
+    if attn_mask is not None:
+        attn_mask = attn_mask.expand(*attn_mask.shape[:2], n, m)
+    return count_visible(_band(causal), n, m, key_mask, attn_mask, q.device)
+
+
+def _visible(
+    n: int, m: int, causal: bool, key_mask: Tensor | None, attn_mask: Tensor | None, device: torch.device
+) -> Tensor | None:
+    """All masks as one, ``(B|1, H|1, N|1, M)``; None if everything may be seen."""
+    masks = [] if attn_mask is None else [attn_mask]
+    if causal and n > 1:
+        masks.append(band_mask(_band(True), n, m, device)[None, None])
+    if key_mask is not None:
+        masks.append(key_mask[:, None, None, :])
+    visible = None
+    for mask in masks:
+        visible = mask if visible is None else visible & mask
+    return visible
+
+
+def _softmax(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, key_mask: Tensor | None, attn_mask: Tensor | None
+) -> Tensor:
+    n, m = q.shape[2], k.shape[2]
+    grouped = q.shape[1] != k.shape[1]
+    if key_mask is None and attn_mask is None and (not causal or n in (1, m)):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal and n > 1, scale=scale, enable_gqa=grouped)
+    visible = _visible(n, m, causal, key_mask, attn_mask, q.device)
+    assert visible is not None
+    # A row that sees nothing is NaN in some of PyTorch's kernels: let it see everything, then take it away.
+    some = visible.any(-1, keepdim=True)
+    mask = (visible | ~some).expand(q.shape[0], -1, n, m)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=grouped)
+    return out.masked_fill(~some, 0.0)
+
+
+def _written_out(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    settings: MemorySettings,
+    gamma: Tensor | None,
+    bias: Tensor | None,
+    scale: float,
+    causal: bool,
+    key_mask: Tensor | None,
+    attn_mask: Tensor | None,
+    return_stats: bool,
+) -> tuple[Tensor, AttentionStats | None]:
+    weights = weights_of(
+        q, k, settings, gamma=gamma, bias=bias, scale=scale, causal=causal, key_mask=key_mask, attn_mask=attn_mask
+    )
+    out = weights.to(v.dtype) @ v.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    if not return_stats:
+        return out, None
+    total, r_log_r, active = row_sums(weights.clamp_min(0))
+    return out, AttentionStats(total, entropy_from_sums(total, r_log_r), active.detach())

@@ -1,0 +1,26 @@
+"""Norms of a memory's output, on the value sum."""
+
+import torch
+from torch import Tensor, nn
+
+from reluformer.memory.settings import MemorySettings
+
+
+class GatedRMSNorm(nn.Module):
+    """ReLA's norm: ``sigmoid(gate * x) * rms_norm(x)``."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(width)
+        self.gate = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Norm over the last dimension."""
+        return torch.sigmoid(self.gate * x) * self.norm(x)
+
+
+def output_norm(settings: MemorySettings, width: int) -> nn.Module:
+    """The norm that the settings ask for."""
+    if settings.norm == "layer":
+        return nn.LayerNorm(width)
+    return GatedRMSNorm(width) if settings.norm == "gated" else nn.Identity()

@@ -1,0 +1,40 @@
+"""Gamma: one positive number per head that divides the weights."""
+
+import torch
+from torch import Tensor, nn
+
+from reluformer.memory.settings import MemorySettings
+
+
+class Gamma(nn.Module):
+    """Gamma of every head, kept as its logarithm so that it stays positive; ``forward`` gives it or None.
+
+    A parameter if the settings say ``"learned"``, a buffer if ``"fixed"``: stored with the model either way.
+    """
+
+    log_gamma: Tensor | None
+
+    def __init__(self, settings: MemorySettings, heads: int) -> None:
+        super().__init__()
+        start = torch.zeros(heads)
+        if settings.gamma == "learned":
+            self.log_gamma = nn.Parameter(start)
+        else:
+            self.register_buffer("log_gamma", start if settings.gamma == "fixed" else None)
+
+    def forward(self) -> Tensor | None:
+        """Gamma ``(heads,)``, or None where there is none."""
+        return None if self.log_gamma is None else self.log_gamma.exp()
+
+    @torch.no_grad()
+    def start_at(self, gamma: Tensor | float) -> None:
+        """Set it, for all heads or each."""
+        if self.log_gamma is not None:
+            self.log_gamma.copy_(torch.as_tensor(gamma, dtype=torch.float32).log().to(self.log_gamma))
+
+    @torch.no_grad()
+    def take_in(self, mass: Tensor) -> None:
+        """Divide the weights by their mean mass ``(heads,)`` too; a head without any keeps its gamma."""
+        if self.log_gamma is not None:
+            alive = mass > 0
+            self.log_gamma += torch.where(alive, mass, 1.0).log().to(self.log_gamma)

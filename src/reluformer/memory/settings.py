@@ -1,0 +1,85 @@
+"""What makes one memory different from another, as plain values that a configuration can hold."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+from reluformer.memory.activations import ACTIVATIONS, NORMALISED
+
+GAMMAS = ("none", "fixed", "learned")
+NORMS = ("none", "layer", "gated")
+
+
+@dataclass(frozen=True)
+class MemorySettings:
+    """A memory's weights are ``activation(score + bias) / (gamma * (n / 2) ** alpha)`` over its ``n`` slots.
+
+    Attributes:
+        activation: One of :data:`~reluformer.memory.activations.ACTIVATIONS`.
+        alpha: Exponent of the number of slots that a query sees, at least 0.
+        gamma: ``"none"`` for 1; ``"fixed"`` or ``"learned"`` for one positive number per head, which starts where the
+            mean row of weights sums to 1 (see :func:`~reluformer.memory.calibrate`).
+        norm: Of the value sum: ``"none"``, ``"layer"`` for a layer norm, ``"gated"`` for ReLA's RMS norm with a gate.
+        bias: Where a learned bias of the score starts, per head (per slot in a :class:`KeyValueMemory`); None for none.
+        temperature: Divides the scores of an activation that normalises: softmax, sparsemax, entmax15.
+        query_key_norm: Whether queries and keys are brought to unit RMS per head, with a learned gain.
+        slots: Learned slots: all that a :class:`KeyValueMemory` has; in :class:`Attention`, beside the sequence's own.
+    """
+
+    activation: str = "relu"
+    alpha: float = 0.5
+    gamma: str = "learned"
+    norm: str = "none"
+    bias: float | None = None
+    temperature: float = 1.0
+    query_key_norm: bool = False
+    slots: int = 0
+
+    def __post_init__(self) -> None:
+        _one_of("activation", self.activation, ACTIVATIONS)
+        _one_of("gamma", self.gamma, GAMMAS)
+        _one_of("norm", self.norm, NORMS)
+        _number("alpha", self.alpha, "a number >= 0", lambda x: 0 <= x < math.inf)
+        _number("temperature", self.temperature, "a positive number", lambda x: 0 < x < math.inf)
+        if self.bias is not None:
+            _number("bias", self.bias, "None or a number", math.isfinite)
+        if not isinstance(self.query_key_norm, bool):
+            raise ValueError(f"query_key_norm must be True or False, got {self.query_key_norm!r}")
+        if isinstance(self.slots, bool) or not isinstance(self.slots, int) or self.slots < 0:
+            raise ValueError(f"slots must be an int >= 0, got {self.slots!r}")
+        if self.temperature != 1 and self.activation not in NORMALISED:
+            takers = ", ".join(NORMALISED)
+            raise ValueError(f"temperature must be 1 unless activation is one of {takers}, got {self.temperature!r}")
+
+    @classmethod
+    def of(cls, site: str, values: "Mapping[str, Any] | MemorySettings") -> "MemorySettings":
+        """Settings from a configuration's entry; errors name the field as ``site.field``."""
+        if isinstance(values, MemorySettings):
+            return values
+        if not isinstance(values, Mapping):
+            raise ValueError(f"{site} must be a mapping of memory settings, got {values!r}")
+        known = {field.name for field in dataclasses.fields(cls)}
+        for name in values:
+            if name not in known:
+                raise ValueError(f"{site}.{name} is no memory setting; there are {', '.join(sorted(known))}")
+        try:
+            return cls(**values)
+        except ValueError as error:
+            raise ValueError(f"{site}.{error}") from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The settings as a configuration holds them."""
+        return dataclasses.asdict(self)
+
+
+def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def _number(name: str, value: object, takes: str, holds: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, Real) or not holds(value):
+        raise ValueError(f"{name} must be {takes}, got {value!r}")
