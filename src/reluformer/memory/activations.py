@@ -45,10 +45,7 @@ def _normalise(scores: Tensor, activation: str, visible: Tensor | None) -> Tenso
         # A finite floor: sparse normalisers add up sorted scores, and a row that sees nothing must not become NaN.
         floor = -1e4 if scores.dtype == torch.float16 else -1e9
         scores = scores.masked_fill(~visible, floor)
-    if activation == "softmax":
-        weights = scores.softmax(-1)
-    else:
-        weights = _entmax(activation)(scores, dim=-1)
+    weights = scores.softmax(-1) if activation == "softmax" else _entmax(activation)(scores, dim=-1)
     return weights if visible is None else weights.masked_fill(~visible, 0.0)
 
 

@@ -123,7 +123,7 @@ class Attention(nn.Module):
         }  # fmt: skip
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, N, H * D) -> (B, H, N, D)
+        return x.view(*x.shape[:-1], -1, self.head_dim).transpose(1, 2)  # (B, N, H * D) -> (B, H, N, D)
 
     @torch.no_grad()
     def calibrate_on(

@@ -38,7 +38,7 @@ class KeyValueMemory(nn.Module):
     def weights(self, x: Tensor) -> Tensor:
         """Weights over the slots, ``(..., slots)``."""
         settings = self.settings
-        scores = self.keys(x)
+        scores: Tensor = self.keys(x)
         if settings.activation in NORMALISED and settings.temperature != 1:
             scores = scores / settings.temperature
         weights = weigh(scores, settings.activation, float(settings.slots))

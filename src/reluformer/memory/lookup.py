@@ -153,5 +153,5 @@ def _written_out(
     out = weights.to(v.dtype) @ v.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     if not return_stats:
         return out, None
-    total, r_log_r, active = row_sums(weights.clamp_min(0))
-    return out, AttentionStats(total, entropy_from_sums(total, r_log_r), active.detach())
+    total, r_log_r, active = row_sums(weights.clamp_min(0))  # some of the family have negative weights too
+    return out, AttentionStats(weights.sum(-1), entropy_from_sums(total, r_log_r), active.detach())

@@ -16,7 +16,8 @@ class GatedRMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Norm over the last dimension."""
-        return torch.sigmoid(self.gate * x) * self.norm(x)
+        normed: Tensor = self.norm(x)
+        return torch.sigmoid(self.gate * x) * normed
 
 
 def output_norm(settings: MemorySettings, width: int) -> nn.Module:

@@ -1,6 +1,6 @@
 """What keeps rows of ReLU weights near those of a distribution: unit mass and an entropy with a ceiling.
 
-|log sum_j w_ij|  +  max(H(w_i) - c log n_i, 0)
+``|log sum_j w_ij| + max(H(w_i) - c log n_i, 0)``, averaged over the rows of a site.
 """
 
 from dataclasses import dataclass
