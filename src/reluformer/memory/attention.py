@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reluformer.memory.lookup import lookup
@@ -67,6 +68,7 @@ class Attention(nn.Module):
         key_mask: Tensor | None = None,
         attn_mask: Tensor | None = None,
         query_mask: Tensor | None = None,
+        limit: Tensor | None = None,
         rotate: Rotation | None = None,
         store: Store | None = None,
     ) -> tuple[Tensor, Tensor | None]:
@@ -78,10 +80,11 @@ class Attention(nn.Module):
             key_mask: Which keys may be seen, ``(B, M)``.
             attn_mask: Which pairs may be seen, broadcasts to ``(B, 1, N, M)``; takes the place of causality.
             query_mask: Which queries the regulariser counts, ``(B, N)``.
+            limit: The last key that each query may see, ``(N,)``, where a store has room for more keys than there are.
             rotate: Turns queries and keys by their positions.
             store: Given how to make keys and values, returns all of them: a cache.
         """
-        call = self._call(x, context, key_mask, attn_mask, rotate, store)
+        call = self._call(x, context, key_mask, attn_mask, limit, rotate, store)
         wanted = self.training and bool(self.regulariser)
         out, stats = lookup(**call, return_stats=wanted)
         out = self.output(self.norm(out.transpose(1, 2).flatten(2)))  # (B, N, width)
@@ -98,6 +101,7 @@ class Attention(nn.Module):
         context: Tensor | None,
         key_mask: Tensor | None,
         attn_mask: Tensor | None,
+        limit: Tensor | None,
         rotate: Rotation | None,
         store: Store | None,
     ) -> dict[str, Any]:
@@ -113,6 +117,10 @@ class Attention(nn.Module):
             return k, v
 
         k, v = make() if store is None else store(make)
+        if key_mask is not None and key_mask.shape[1] < k.shape[2]:
+            key_mask = F.pad(key_mask, (0, k.shape[2] - key_mask.shape[1]))  # room that is not used yet
+        if limit is not None:
+            attn_mask = (torch.arange(k.shape[2], device=k.device) <= limit[:, None])[None, None]
         if self.slots is not None:
             k, v, key_mask, attn_mask = self.slots(k, v, key_mask, attn_mask)
         if attn_mask is not None:
@@ -130,7 +138,7 @@ class Attention(nn.Module):
         self, x: Tensor, context: Tensor | None = None, *, query_mask: Tensor | None = None, **options: Any
     ) -> None:
         """Let gamma take in the mean mass of these rows; arguments as in :meth:`forward`."""
-        options = {"key_mask": None, "attn_mask": None, "rotate": None} | options | {"store": None}
+        options = {"key_mask": None, "attn_mask": None, "limit": None, "rotate": None} | options | {"store": None}
         _, stats = lookup(**self._call(x, context, **options), return_stats=True)
         assert stats is not None
         counted = stats.mass > 0

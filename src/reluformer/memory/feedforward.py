@@ -45,7 +45,7 @@ class KeyValueMemory(nn.Module):
         gamma = self.gamma()
         divisor = (settings.slots / 2) ** settings.alpha
         if gamma is not None:
-            return weights / (gamma * divisor).to(weights.dtype)
+            return weights.div(gamma.mul(divisor).to(weights.dtype))
         return weights if divisor == 1 else weights / divisor
 
     @torch.no_grad()

@@ -1,0 +1,364 @@
+"""ReLUFormer: an encoder-decoder Transformer of memories, as a Hugging Face model."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import GenerationMixin, PreTrainedModel
+from transformers import initialization as init
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
+from transformers.utils.generic import can_return_tuple
+
+from reluformer.memory.attention import Attention
+from reluformer.memory.calibration import expected_mass
+from reluformer.memory.feedforward import KeyValueMemory
+from reluformer.memory.norms import GatedRMSNorm
+from reluformer.memory.persistent import PersistentMemory
+from reluformer.models.configuration import ReLUFormerConfig
+from reluformer.models.layers import DecoderLayer, EncoderLayer
+from reluformer.models.positions import Positions, positions_of, rotation
+
+
+@dataclass
+class ReLUFormerOutput(Seq2SeqLMOutput):
+    """What a Hugging Face encoder-decoder returns, and ``regularisation``: what the memories cost, weighted.
+
+    The loss contains it already. It is None outside training and where no regulariser is set.
+    """
+
+    regularisation: Tensor | None = None
+
+
+@dataclass
+class _EncoderOutput(BaseModelOutput):
+    regularisation: Tensor | None = None
+
+
+@dataclass
+class _ModelOutput(Seq2SeqModelOutput):
+    regularisation: Tensor | None = None
+
+
+class ReLUFormerPreTrainedModel(PreTrainedModel):
+    """How weights start, and what the family can do."""
+
+    config: ReLUFormerConfig
+    config_class = ReLUFormerConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True  # each memory chooses its own way, whatever attn_implementation says
+    _can_compile_fullgraph = True
+    _no_split_modules = ["EncoderLayer", "DecoderLayer"]  # noqa: RUF012, as the base class has it
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Unit variance in, unit variance out; hence scores start standard normal, and gamma at unit mass."""
+        if isinstance(module, nn.Linear):
+            init.normal_(module.weight, std=module.in_features**-0.5)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, std=module.embedding_dim**-0.5)
+        elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
+            init.ones_(module.weight)
+            if isinstance(module, nn.LayerNorm):
+                init.zeros_(module.bias)
+        elif isinstance(module, GatedRMSNorm):
+            init.ones_(module.gate)
+        elif isinstance(module, PersistentMemory):
+            init.normal_(module.keys)
+            init.normal_(module.values)
+        elif isinstance(module, Attention):
+            if module.bias is not None:
+                init.constant_(module.bias, float(module.settings.bias or 0.0))
+            self._start_gamma(module, self.config.calibration_length + module.settings.slots, module.causal)
+        elif isinstance(module, KeyValueMemory):
+            if module.keys.bias is not None:
+                init.constant_(module.keys.bias, float(module.settings.bias or 0.0))
+            self._start_gamma(module, module.settings.slots, False)
+
+    @staticmethod
+    def _start_gamma(memory: Any, keys: int, causal: bool) -> None:
+        if memory.gamma.log_gamma is not None:
+            mass = expected_mass(memory.settings, keys, causal)
+            init.constant_(memory.gamma.log_gamma, math.log(mass) if mass > 0 else 0.0)
+
+
+class Encoder(ReLUFormerPreTrainedModel):
+    """The source, read."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self, config: ReLUFormerConfig, embed_tokens: nn.Embedding | None = None) -> None:
+        super().__init__(config)
+        self.embed_tokens = embed_tokens or nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
+        self.positions = Positions(config.positions, config.d_model, config.max_position_embeddings)
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
+        self.norm = nn.LayerNorm(config.d_model) if config.norm_order == "pre" else nn.Identity()
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        **_: Any,
+    ) -> _EncoderOutput:
+        """Read the tokens ``(B, N)``; padding is 0 in the mask."""
+        x = _embed(self, input_ids, inputs_embeds)
+        mask = _needed(attention_mask)
+        position = positions_of(mask, 0, x.shape[1], x.device)
+        x = self.dropout(self.positions(x, position))
+        rotate = (
+            rotation(position, self.config.d_model // self.config.heads) if self.positions.kind == "rotary" else None
+        )
+        seen = [x]
+        penalty = None
+        for layer in self.layers:
+            x, extra = layer(x, key_mask=mask, query_mask=mask, rotate=rotate)
+            penalty = _add(penalty, extra)
+            seen.append(x)
+        x = self.norm(x)
+        hidden = (*seen[:-1], x) if output_hidden_states else None
+        return _EncoderOutput(last_hidden_state=x, hidden_states=hidden, regularisation=penalty)
+
+
+class Decoder(ReLUFormerPreTrainedModel):
+    """The target, written, looking at the source."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self, config: ReLUFormerConfig, embed_tokens: nn.Embedding | None = None) -> None:
+        super().__init__(config)
+        self.embed_tokens = embed_tokens or nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
+        self.positions = Positions(config.positions, config.d_model, config.max_position_embeddings)
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = nn.ModuleList(DecoderLayer(config, i) for i in range(config.decoder_layers))
+        self.norm = nn.LayerNorm(config.d_model) if config.norm_order == "pre" else nn.Identity()
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: Tensor | None,
+        source: Tensor,
+        source_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> tuple[Tensor, tuple[Tensor, ...] | None, Tensor | None]:
+        """States ``(B, N, width)`` of the last tokens, of all layers if asked, and the regularisation."""
+        x = _embed(self, input_ids, inputs_embeds)
+        n = x.shape[1]
+        past: int | Tensor = 0 if past_key_values is None else past_key_values.get_seq_length()
+        mask = _needed(attention_mask)
+        position = positions_of(mask, past, n, x.device)
+        x = self.dropout(self.positions(x, position))
+        rotate = (
+            rotation(position, self.config.d_model // self.config.heads) if self.positions.kind == "rotary" else None
+        )
+        query_mask = None if mask is None else mask[:, -n:]
+        limit = None
+        if past_key_values is not None and _is_static(past_key_values):  # its keys go on past the last one written
+            limit = torch.arange(n, device=x.device) + past
+        self_options = {"key_mask": mask, "query_mask": query_mask, "rotate": rotate, "limit": limit}
+        cross_options = {"key_mask": _needed(source_mask), "query_mask": query_mask}
+        seen = [x]
+        penalty = None
+        for layer in self.layers:
+            x, extra = layer(
+                x, source, self_options=self_options, cross_options=cross_options, past_key_values=past_key_values
+            )
+            penalty = _add(penalty, extra)
+            seen.append(x)
+        x = self.norm(x)
+        return x, (*seen[:-1], x) if output_hidden_states else None, penalty
+
+
+class ReLUFormerModel(ReLUFormerPreTrainedModel):
+    """Encoder and decoder, without a head."""
+
+    _tied_weights_keys = {  # noqa: RUF012, as the base class has it
+        "encoder.embed_tokens.weight": "shared.weight",
+        "decoder.embed_tokens.weight": "shared.weight",
+    }
+
+    def __init__(self, config: ReLUFormerConfig) -> None:
+        super().__init__(config)
+        self.shared = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
+        self.encoder = Encoder(config, self.shared)
+        self.decoder = Decoder(config, self.shared)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        """The embeddings that source and target share."""
+        return self.shared
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace them everywhere."""
+        self.shared = self.encoder.embed_tokens = self.decoder.embed_tokens = value  # type: ignore[assignment]
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **_: Any,
+    ) -> _ModelOutput:
+        """As Hugging Face's encoder-decoders: tokens in, states out."""
+        output_hidden_states = (
+            self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        )
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids, attention_mask, inputs_embeds, output_hidden_states=output_hidden_states, return_dict=True
+            )
+        elif not isinstance(encoder_outputs, BaseModelOutput):
+            encoder_outputs = BaseModelOutput(last_hidden_state=encoder_outputs[0])
+        use_cache = self.config.use_cache if use_cache is None else use_cache
+        if past_key_values is None and use_cache and not self.training:
+            past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        x, hidden, penalty = self.decoder(
+            decoder_input_ids,
+            encoder_outputs.last_hidden_state,
+            attention_mask,
+            decoder_attention_mask,
+            decoder_inputs_embeds,
+            past_key_values,
+            output_hidden_states,
+        )
+        penalty = _add(getattr(encoder_outputs, "regularisation", None), penalty)
+        sites = self.config.encoder_layers + 2 * self.config.decoder_layers
+        return _ModelOutput(
+            last_hidden_state=x,
+            past_key_values=past_key_values,
+            decoder_hidden_states=hidden,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            regularisation=None if penalty is None else penalty / sites,
+        )
+
+
+class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, GenerationMixin):
+    """ReLUFormer with a head over the vocabulary: trains with ``labels``, writes with ``generate``."""
+
+    _tied_weights_keys = {  # noqa: RUF012, as the base class has it
+        "lm_head.weight": "model.shared.weight",
+        "model.encoder.embed_tokens.weight": "model.shared.weight",
+        "model.decoder.embed_tokens.weight": "model.shared.weight",
+    }
+
+    def __init__(self, config: ReLUFormerConfig) -> None:
+        super().__init__(config)
+        self.model = ReLUFormerModel(config)
+        self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.post_init()
+
+    @staticmethod
+    def create_masks_for_generate(attention_mask: Tensor | None, **_: Any) -> Tensor | None:
+        """Leave the mask ``(B, N)`` as it is: ``generate`` would spread it for attention functions that need that."""
+        return attention_mask
+
+    def get_encoder(self, *_: Any, **__: Any) -> Encoder:
+        """The encoder, for ``generate``."""
+        return self.model.encoder
+
+    def get_decoder(self) -> Decoder:
+        """The decoder."""
+        return self.model.decoder
+
+    def get_output_embeddings(self) -> nn.Module:
+        """The head."""
+        return self.lm_head
+
+    def set_output_embeddings(self, value: nn.Linear) -> None:
+        """Replace the head."""
+        self.lm_head = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **options: Any,
+    ) -> ReLUFormerOutput:
+        """Logits of the target's tokens and, with labels ``(B, N)``, their mean loss (-100 is left out).
+
+        The options are those of :meth:`ReLUFormerModel.forward`. In training the loss includes the regularisation.
+        """
+        if labels is not None:
+            options["use_cache"] = False
+            if decoder_input_ids is None and options.get("decoder_inputs_embeds") is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        out = self.model(input_ids, attention_mask, decoder_input_ids, return_dict=True, **options)
+        logits = self.lm_head(out.last_hidden_state)
+        loss = None
+        if labels is not None:
+            flat, target = logits.flatten(0, 1).float(), labels.flatten()
+            if num_items_in_batch is None:
+                loss = F.cross_entropy(flat, target)
+            else:
+                loss = F.cross_entropy(flat, target, reduction="sum") / num_items_in_batch
+            loss = _add(loss, out.regularisation)
+        return ReLUFormerOutput(
+            loss=loss,  # type: ignore[arg-type]
+            logits=logits,
+            past_key_values=out.past_key_values,
+            decoder_hidden_states=out.decoder_hidden_states,
+            encoder_last_hidden_state=out.encoder_last_hidden_state,
+            encoder_hidden_states=out.encoder_hidden_states,
+            regularisation=out.regularisation,
+        )
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """Labels moved one to the right, behind the start token; left-out ones become padding."""
+        first, pad = self.config.decoder_start_token_id, self.config.pad_token_id
+        if first is None or pad is None:
+            raise ValueError(f"decoder_start_token_id and pad_token_id must be set, got {first} and {pad}")
+        return F.pad(labels[:, :-1], (1, 0), value=first).masked_fill(F.pad(labels[:, :-1] == -100, (1, 0)), pad)
+
+
+def _embed(model: Any, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
+    if (input_ids is None) == (inputs_embeds is None):
+        raise ValueError("give either input_ids or inputs_embeds, and not both")
+    embeds: Tensor = model.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+    return embeds * math.sqrt(model.config.d_model)
+
+
+def _needed(mask: Tensor | None) -> Tensor | None:
+    """The mask as booleans, or None where nothing is masked: the kernels without masks are faster."""
+    if mask is None:
+        return None
+    mask = mask.bool()
+    return None if not torch.compiler.is_compiling() and bool(mask.all()) else mask
+
+
+def _is_static(cache: EncoderDecoderCache) -> bool:
+    layers = cache.self_attention_cache.layers
+    return bool(layers) and bool(layers[0].is_compileable)
+
+
+def _add(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return first + second

@@ -1,0 +1,156 @@
+"""Watching a model at work: every call of every memory, with the queries and keys that it really used."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from reluformer.memory import Attention, KeyValueMemory
+
+# Names of lists of layers: they say nothing that the number of the layer does not.
+LISTS = ("layers", "layer", "blocks", "block", "h")
+
+
+class Place(NamedTuple):
+    """Where a memory stands in its model: ``encoder.layers.3.attention`` is site ``encoder.attention``, layer 3."""
+
+    name: str
+    site: str
+    layer: int
+
+    @property
+    def decoding(self) -> bool:
+        """Whether its queries are those of a decoder, by its name."""
+        return "decoder" in self.name
+
+
+class Seen(NamedTuple):
+    """One call of a memory.
+
+    Attributes:
+        place: Where the memory stands.
+        memory: The module.
+        x: Its input, ``(B, N, width)``; in a key-value memory any ``(..., width)``.
+        out: Its output, shaped as ``x``.
+        query_mask: Which positions of ``x`` are no padding, shaped as ``x`` without its last dimension; None for all.
+        cross: Whether the keys come from another sequence.
+        lookup: What an attention handed to the lookup: ``q``, ``k``, masks and settings; empty in a key-value memory.
+    """
+
+    place: Place
+    memory: Attention | KeyValueMemory
+    x: Tensor
+    out: Tensor
+    query_mask: Tensor | None
+    cross: bool
+    lookup: Mapping[str, Any]
+
+
+def places(model: nn.Module) -> dict[Attention | KeyValueMemory, Place]:
+    """Every memory of a model and where it stands."""
+    prefix = getattr(model, "base_model_prefix", "")
+    found = {
+        memory: _place(name, f"{prefix}.", memory)
+        for name, memory in model.named_modules()
+        if isinstance(memory, Attention | KeyValueMemory)
+    }
+    if not found:
+        raise ValueError(f"model must hold an Attention or a KeyValueMemory, got {type(model).__name__} without")
+    return found
+
+
+def _place(name: str, prefix: str, memory: nn.Module) -> Place:
+    parts = name.removeprefix(prefix).split(".")
+    at = next((i for i, part in enumerate(parts) if part.isdecimal()), None)
+    if at is None:
+        return Place(name, ".".join(parts) or type(memory).__name__, 0)
+    before = parts[: at - 1] if at and parts[at - 1] in LISTS else parts[:at]
+    return Place(name, ".".join([*before, *parts[at + 1 :]]) or type(memory).__name__, int(parts[at]))
+
+
+def watch(
+    model: nn.Module, batch: Mapping[str, Any], see: Callable[[Seen], None], query_mask: Tensor | None = None
+) -> None:
+    """Run ``model(**batch)`` in eval mode, without gradients, and show each call of a memory to ``see``.
+
+    Which positions are padding: an attention is told by its ``query_mask``. One that is not takes the mask of the
+    batch that has the shape of its positions: ``decoder_attention_mask`` if there is a decoder in its name and an
+    encoder in another's, else ``attention_mask``; after that ``query_mask``, if the shape is right. A key-value memory
+    takes the mask of the last attention over as many positions, for it follows one; without one, the batch's too.
+    """
+    if not isinstance(batch, Mapping):
+        raise TypeError(f"batch must be a mapping of what the model takes, got {type(batch).__name__}")
+    found = places(model)
+    masks = _Masks(batch, any("encoder" in p.name for p in found.values()), query_mask)
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad(), _hooked(found, masks, see):
+            model(**batch)
+    finally:
+        model.train(training)
+
+
+@contextmanager
+def _hooked(
+    found: Mapping[Attention | KeyValueMemory, Place], masks: "_Masks", see: Callable[[Seen], None]
+) -> Iterator[None]:
+    lookups: dict[nn.Module, Mapping[str, Any]] = {}
+
+    def keep_lookup(memory: Attention) -> None:
+        make = memory._call
+
+        def kept(*args: Any) -> dict[str, Any]:
+            # Kept rather than made again: a cache that keys were put into must not get them twice.
+            lookups[memory] = lookup = make(*args)
+            return lookup
+
+        memory.__dict__["_call"] = kept
+
+    def after(memory: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        assert isinstance(memory, Attention | KeyValueMemory)
+        place, x = found[memory], args[0] if args else kwargs["x"]
+        if isinstance(memory, Attention):
+            context = args[1] if len(args) > 1 else kwargs.get("context")
+            mask = masks.of_attention(place, x, kwargs.get("query_mask"))
+            see(Seen(place, memory, x, result[0], mask, context is not None, lookups.pop(memory)))
+        else:
+            see(Seen(place, memory, x, result, masks.of_feedforward(place, x), False, {}))
+
+    handles = [memory.register_forward_hook(after, with_kwargs=True) for memory in found]
+    attentions = [memory for memory in found if isinstance(memory, Attention)]
+    for memory in attentions:
+        keep_lookup(memory)
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        for memory in attentions:
+            del memory.__dict__["_call"]
+
+
+class _Masks:
+    """Which positions are padding, found as :func:`watch` says."""
+
+    def __init__(self, batch: Mapping[str, Any], has_encoder: bool, fallback: Tensor | None) -> None:
+        self.batch, self.has_encoder, self.fallback = batch, has_encoder, fallback
+        self.latest: dict[torch.Size, Tensor | None] = {}  # by the shape of the positions
+
+    def of_attention(self, place: Place, x: Tensor, given: Tensor | None) -> Tensor | None:
+        mask = self._of_batch(place, x) if given is None else given.bool()
+        self.latest[x.shape[:-1]] = mask
+        return mask
+
+    def of_feedforward(self, place: Place, x: Tensor) -> Tensor | None:
+        shape = x.shape[:-1]
+        return self.latest[shape] if shape in self.latest else self._of_batch(place, x)
+
+    def _of_batch(self, place: Place, x: Tensor) -> Tensor | None:
+        side = "decoder_attention_mask" if place.decoding and self.has_encoder else "attention_mask"
+        for mask in (self.batch.get(side), self.fallback):
+            if isinstance(mask, Tensor) and mask.shape == x.shape[:-1]:
+                return mask.to(x.device).bool()
+        return None
