@@ -7,9 +7,8 @@ A memory is an activation of the scores, a scale and a norm of the output. Its k
 from reluformer.memory.attention import Attention
 from reluformer.memory.calibration import calibrate
 from reluformer.memory.feedforward import KeyValueMemory
-from reluformer.memory.lookup import lookup
 from reluformer.memory.persistent import PersistentMemory
 from reluformer.memory.regulariser import Regulariser
 from reluformer.memory.settings import MemorySettings
 
-__all__ = ["Attention", "KeyValueMemory", "MemorySettings", "PersistentMemory", "Regulariser", "calibrate", "lookup"]
+__all__ = ["Attention", "KeyValueMemory", "MemorySettings", "PersistentMemory", "Regulariser", "calibrate"]

@@ -70,7 +70,7 @@ def _before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 @torch.no_grad()
 def calibrate(model: nn.Module, *args: Any, **batch: Any) -> None:
-    """Set the gamma of every memory so that on this batch the mean mass of a row is 1, site by site, head by head.
+    """Set the gamma of every memory so that on this batch the mean mass of a live row is 1, site by site, head by head.
 
     Call it with what the model takes: ``calibrate(model, **batch)``. One forward pass; the result is stored with the
     model's parameters.

@@ -1,0 +1,92 @@
+import pytest
+import torch
+
+from reluformer import relu_attention
+from reluformer.memory import Attention, MemorySettings, Regulariser
+from reluformer.memory.activations import ACTIVATIONS
+
+SOFTMAX = MemorySettings("softmax", alpha=0.0, gamma="none")
+
+
+def heads_of(x, heads):
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def test_self_attention_is_projections_around_the_operator():
+    attention = Attention(32, 4, MemorySettings(bias=0.2), key_heads=2, causal=True)
+    x = torch.randn(2, 9, 32)
+    q, k, v = heads_of(attention.query(x), 4), heads_of(attention.key(x), 2), heads_of(attention.value(x), 2)
+    inner = relu_attention(q, k, v, gamma=attention.gamma(), bias=attention.bias, causal=True)
+    torch.testing.assert_close(attention(x)[0], attention.output(inner.transpose(1, 2).flatten(2)))
+
+
+def test_softmax_is_that_of_pytorch():
+    attention = Attention(32, 4, SOFTMAX)
+    theirs = torch.nn.MultiheadAttention(32, 4, batch_first=True)
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.cat([x.weight for x in (attention.query, attention.key, attention.value)]))
+        theirs.in_proj_bias.copy_(torch.cat([x.bias for x in (attention.query, attention.key, attention.value)]))
+        theirs.out_proj.load_state_dict(attention.output.state_dict())
+    x, context = torch.randn(2, 5, 32), torch.randn(2, 8, 32)
+    torch.testing.assert_close(attention(x, context)[0], theirs(x, context, context)[0])
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_padding_changes_nothing(activation):
+    attention = Attention(32, 4, MemorySettings(activation, slots=2)).eval()
+    x = torch.randn(1, 6, 32)
+    padded = torch.cat([x, torch.randn(1, 3, 32)], dim=1)
+    mask = torch.arange(9)[None] < 6
+    torch.testing.assert_close(attention(padded, key_mask=mask)[0][:, :6], attention(x)[0])
+
+
+def test_persistent_slots_are_seen_by_all():
+    attention = Attention(32, 4, MemorySettings("softmax", alpha=0.0, gamma="none", slots=5), causal=True).eval()
+    x = torch.randn(1, 6, 32)
+    q, k, v = (heads_of(f(x), 4) for f in (attention.query, attention.key, attention.value))
+    k, v = torch.cat([attention.slots.keys[None], k], 2), torch.cat([attention.slots.values[None], v], 2)
+    mask = torch.ones(6, 11, dtype=torch.bool).tril(5)
+    inner = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+    torch.testing.assert_close(attention(x)[0], attention.output(inner.transpose(1, 2).flatten(2)))
+
+
+def test_query_key_norm_bounds_the_scores():
+    attention = Attention(32, 4, MemorySettings(query_key_norm=True))
+    call = attention._call(100 * torch.randn(2, 9, 32), None, None, None, None, None, None)
+    rms = call["q"].square().mean(-1).sqrt()
+    torch.testing.assert_close(rms, torch.ones_like(rms), atol=1e-3, rtol=0)
+
+
+class TestRegulariser:
+    def test_is_off_by_default_and_costs_nothing(self, monkeypatch):
+        def no_statistics(*args, **kwargs):
+            assert not kwargs["return_stats"]
+            return relu_attention(*args, **kwargs)
+
+        monkeypatch.setattr("reluformer.memory.lookup.relu_attention", no_statistics)
+        attention = Attention(32, 4, MemorySettings()).train()
+        assert attention(torch.randn(2, 9, 32))[1] is None
+
+    def test_only_in_training(self):
+        attention = Attention(32, 4, MemorySettings(), regulariser=Regulariser(mass=1.0))
+        assert attention(torch.randn(2, 9, 32))[1] is not None
+        assert attention.eval()(torch.randn(2, 9, 32))[1] is None
+
+    def test_leaves_padded_queries_out(self):
+        attention = Attention(32, 4, MemorySettings(), regulariser=Regulariser(mass=1.0, entropy=1.0))
+        x = torch.randn(1, 6, 32)
+        padded = torch.cat([x, torch.randn(1, 3, 32)], dim=1)
+        mask = torch.arange(9)[None] < 6
+        torch.testing.assert_close(attention(padded, key_mask=mask, query_mask=mask)[1], attention(x)[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"heads": 5}, "heads must divide the width 32, got 5"),
+        ({"heads": 4, "key_heads": 3}, "key_heads must divide the 4 heads, got 3"),
+    ],
+)
+def test_errors(options, message):
+    with pytest.raises(ValueError, match=message):
+        Attention(32, settings=MemorySettings(), **options)

@@ -1,0 +1,86 @@
+"""The laws behind gamma, by simulation, and unit mass once it is set."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from reluformer.memory import Attention, KeyValueMemory, MemorySettings, calibrate
+from reluformer.memory.activations import ACTIVATIONS, weigh
+from reluformer.memory.calibration import expected_mass, start_gammas
+from reluformer.memory.lookup import lookup
+
+
+@pytest.mark.parametrize("n", [16, 128, 1024])
+def test_the_lemma_relu_has_variance_n_over_2(n):
+    x, v = torch.randn(2, 4000, n)
+    assert (weigh(x, "relu", n) * v).sum(-1).var().item() == pytest.approx(n / 2, rel=0.15)
+
+
+@pytest.mark.parametrize("n", [128, 1024])
+def test_softmax_has_variance_e_over_n(n):
+    x, v = torch.randn(2, 4000, n)
+    assert (weigh(x, "softmax", n) * v).sum(-1).var().item() == pytest.approx(math.e / n, rel=0.15)
+
+
+def test_the_paper_s_factor_starts_with_a_mass_of_sqrt_n_over_pi():
+    assert expected_mass(MemorySettings(), 1024) == pytest.approx(math.sqrt(1024 / math.pi), rel=1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "relu_squared", "sigmoid", "gelu", "softplus", "softmax"])
+def test_the_formula_is_what_normal_scores_give(activation, causal):
+    settings = MemorySettings(activation, alpha=0.5, bias=None if activation == "softmax" else 0.3)
+    q, k = torch.randn(2, 4, 8, 64, 256)  # scores of variance one
+    bias = None if settings.bias is None else torch.full((8,), settings.bias)
+    _, stats = lookup(q[:, :, :64], k[:, :, :64], k[:, :, :64], settings, bias=bias, causal=causal, return_stats=True)
+    assert stats.mass.mean().item() == pytest.approx(expected_mass(settings, 64, causal), rel=0.05)
+
+
+class Two(nn.Module):
+    """Two attentions and an FFN, one after another: what the second sees depends on the first's gamma."""
+
+    def __init__(self, settings, causal):
+        super().__init__()
+        self.first, self.second = (Attention(64, 4, settings, causal=causal) for _ in range(2))
+        self.ffn = KeyValueMemory(64, MemorySettings(slots=32))
+
+    def forward(self, x, mask=None):
+        for attention in (self.first, self.second):
+            x = x + attention(x, key_mask=mask, query_mask=mask)[0]
+        return x + self.ffn(x)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("length", [16, 128, 512, 2048])
+def test_unit_mass_on_the_first_batch(length, causal):
+    model = Two(MemorySettings(), causal)
+    x = 3 * torch.randn(2, length, 64)
+    mask = torch.arange(length)[None] < torch.tensor([[length], [length - 5]])
+    calibrate(model, x, mask)
+    masses = []
+    for attention in (model.first, model.second):
+        call = attention._call(x, None, mask, None, None, None, None)
+        _, stats = lookup(**call, return_stats=True)
+        mass = stats.mass.transpose(1, 2)[mask]  # (rows, heads)
+        masses.append(mass.sum(0) / (mass > 0).sum(0))  # of the rows that are alive
+        x = x + attention(x, key_mask=mask)[0]
+    torch.testing.assert_close(torch.stack(masses), torch.ones(2, 4), atol=0.02, rtol=0)
+    torch.testing.assert_close(model.ffn.weights(x)[mask].sum(-1).mean(), torch.tensor(1.0), atol=0.1, rtol=0)
+    assert model.training
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_the_formula_sets_every_gamma(activation):
+    model = Two(MemorySettings(activation), causal=False)
+    start_gammas(model, 100)
+    mass = expected_mass(model.first.settings, 100)
+    expected = mass if mass > 0 else 1.0  # identity: there is nothing to scale
+    torch.testing.assert_close(model.second.gamma(), torch.full((4,), expected, dtype=torch.float32))
+
+
+def test_a_dead_head_keeps_its_gamma():
+    attention = Attention(8, 2, MemorySettings(bias=-1e6))
+    calibrate(attention, torch.randn(1, 4, 8))
+    assert attention.gamma().tolist() == [1.0, 1.0]

@@ -1,0 +1,46 @@
+import pytest
+import torch
+from torch import nn
+
+from reluformer.memory import KeyValueMemory, MemorySettings
+from reluformer.memory.activations import ACTIVATIONS
+
+FFN = MemorySettings(alpha=0.0, gamma="none", bias=0.0, slots=48)
+
+
+def test_relu_is_the_ffn_of_a_transformer():
+    memory = KeyValueMemory(16, FFN)
+    ffn = nn.Sequential(nn.Linear(16, 48), nn.ReLU(), nn.Linear(48, 16))
+    ffn[0].load_state_dict(memory.keys.state_dict())
+    ffn[2].load_state_dict(memory.values.state_dict())
+    x = torch.randn(3, 7, 16)
+    torch.testing.assert_close(memory(x), ffn(x))
+
+
+def test_softmax_with_a_layer_norm():
+    memory = KeyValueMemory(16, MemorySettings("softmax", alpha=0.0, gamma="none", norm="layer", slots=48))
+    x = torch.randn(3, 7, 16)
+    inner = torch.softmax(x @ memory.keys.weight.T, -1) @ memory.values.weight.T
+    torch.testing.assert_close(memory(x), nn.functional.layer_norm(inner, (16,)))
+    assert memory.keys.bias is None
+
+
+@pytest.mark.parametrize("norm", ["none", "layer", "gated"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_kind_learns(activation, norm):
+    memory = KeyValueMemory(16, MemorySettings(activation, norm=norm, bias=0.1, slots=24))
+    memory(torch.randn(5, 16)).square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in memory.parameters())
+
+
+def test_divided_by_gamma_and_the_slots():
+    memory = KeyValueMemory(16, MemorySettings(alpha=1.0, gamma="fixed", slots=24))
+    memory.gamma.start_at(3.0)
+    x = torch.randn(5, 16)
+    torch.testing.assert_close(memory.weights(x), torch.relu(memory.keys(x)) / (3 * 12))
+    assert not list(memory.gamma.parameters())
+
+
+def test_needs_slots():
+    with pytest.raises(ValueError, match="slots must be at least 1 in a key-value memory, got 0"):
+        KeyValueMemory(16, MemorySettings())

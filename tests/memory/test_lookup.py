@@ -1,0 +1,68 @@
+"""Every way to compute a lookup against the weights written out."""
+
+import pytest
+import torch
+
+from reluformer.memory import MemorySettings
+from reluformer.memory.activations import ACTIVATIONS
+from reluformer.memory.lookup import lookup, weights_of
+
+
+def case(hk=2, n=9, m=13):
+    torch.manual_seed(0)
+    q = torch.randn(2, 4, n, 8, dtype=torch.float64)
+    k, v = torch.randn(2, 2, hk, m, 8, dtype=torch.float64)
+    return q, k, v
+
+
+MASKS = {
+    "none": {},
+    "causal": {"causal": True},
+    "padding": {"key_mask": torch.arange(13) < torch.tensor([[13], [7]])},
+    "padding, causal": {"key_mask": torch.arange(13) >= torch.tensor([[0], [11]]), "causal": True},
+    "any": {"attn_mask": torch.rand(2, 1, 9, 13, generator=torch.Generator().manual_seed(1)) > 0.5},
+}
+
+
+@pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS.keys())
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_sums_values_by_the_weights(activation, masks):
+    q, k, v = case()
+    bias = None if activation == "softmax" else torch.randn(4, dtype=torch.float64)
+    settings = MemorySettings(activation, alpha=0.5)
+    options = {"gamma": torch.rand(4, dtype=torch.float64) + 0.5, "bias": bias, **masks}
+    out, none = lookup(q, k, v, settings, **options)
+    again, stats = lookup(q, k, v, settings, **options, return_stats=True)
+    weights = weights_of(q, k, settings, **options)
+    assert none is None
+    torch.testing.assert_close(out, weights @ v.repeat_interleave(2, dim=1))
+    torch.testing.assert_close(again, out)
+    torch.testing.assert_close(stats.mass, weights.sum(-1))
+    rows = weights_of(q, k, settings, **options, rows=slice(2, 5))
+    torch.testing.assert_close(rows, weights[:, :, 2:5])
+
+
+def test_softmax_is_pytorch_s_own():
+    q, k, v = case(hk=4)
+    plain = MemorySettings("softmax", alpha=0.0, gamma="none")
+    expected = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+    torch.testing.assert_close(lookup(q, k, v, plain)[0], expected)
+
+
+def test_a_temperature_divides_the_scores():
+    q, k, v = case(hk=4)
+    warm = MemorySettings("softmax", alpha=0.0, gamma="none", temperature=4.0)
+    plain = MemorySettings("softmax", alpha=0.0, gamma="none")
+    torch.testing.assert_close(lookup(q, k, v, warm)[0], lookup(q / 4, k, v, plain)[0])
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_row_that_sees_nothing_is_zero(activation):
+    q, k, v = case()
+    mask = torch.ones(2, 13, dtype=torch.bool)
+    mask[1] = False
+    q.requires_grad_()
+    out, _ = lookup(q, k, v, MemorySettings(activation), key_mask=mask)
+    out.sum().backward()
+    assert (out[1] == 0).all()
+    assert q.grad.isfinite().all()

@@ -1,0 +1,49 @@
+import math
+
+import pytest
+import torch
+
+from reluformer import AttentionStats
+from reluformer.memory import Regulariser
+
+
+def stats(mass, entropy):
+    mass, entropy = (torch.tensor(x, dtype=torch.float64)[None, None].requires_grad_() for x in (mass, entropy))
+    return AttentionStats(mass, entropy, mass.detach())
+
+
+def test_unit_mass_and_low_entropy_cost_nothing():
+    count = torch.tensor([[[8.0, 8.0]]])
+    assert Regulariser(1.0, 1.0)(stats([1.0, 1.0], [0.3, 1.0]), count) == 0
+
+
+def test_both_terms():
+    rows = stats([math.e, math.exp(-3)], [2.0, 1.0])
+    count = torch.tensor([[[10.0, 10.0]]])
+    assert Regulariser(mass=0.5)(rows, count).item() == pytest.approx(0.5 * (1 + 3) / 2)
+    excess = 2.0 - 0.7 * math.log(10)
+    assert Regulariser(entropy=0.1)(rows, count).item() == pytest.approx(0.1 * excess / 2, rel=1e-6)
+
+
+def test_dead_rows_and_single_keys_are_left_alone():
+    rows = stats([0.0, 2.0], [0.0, 0.0])
+    count = torch.tensor([[[5.0, 1.0]]])
+    penalty = Regulariser(1.0, 1.0)(rows, count)
+    assert penalty.item() == pytest.approx(math.log(2))  # the mean over the one row that is alive
+    penalty.backward()
+    assert rows.mass.grad.tolist() == [[[0.0, 0.5]]]
+
+
+def test_no_row_alive():
+    assert Regulariser(1.0, 1.0)(stats([0.0], [0.0]), torch.ones(1, 1, 1)) == 0
+
+
+def test_is_false_when_off():
+    assert not Regulariser()
+    assert Regulariser(entropy=0.1)
+
+
+@pytest.mark.parametrize("field", ["mass", "entropy", "ceiling"])
+def test_errors_name_the_field(field):
+    with pytest.raises(ValueError, match=f"{field} must be a number >= 0, got -1"):
+        Regulariser(**{field: -1})

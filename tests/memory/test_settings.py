@@ -1,0 +1,32 @@
+import pytest
+
+from reluformer.memory import MemorySettings
+from reluformer.memory.activations import ACTIVATIONS
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_survive_a_configuration(activation):
+    settings = MemorySettings(activation, alpha=1.0, bias=-0.5, slots=3)
+    assert MemorySettings.of("cross", settings.to_dict()) == settings
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"activation": "rely"}, r"cross\.activation must be one of relu, .*, got 'rely'"),
+        ({"alpha": -1}, r"cross\.alpha must be a number >= 0, got -1"),
+        ({"alpha": "half"}, r"cross\.alpha must be a number >= 0, got 'half'"),
+        ({"gamma": 3.0}, r"cross\.gamma must be one of none, fixed, learned, got 3\.0"),
+        ({"norm": "batch"}, r"cross\.norm must be one of none, layer, gated, got 'batch'"),
+        ({"bias": "yes"}, r"cross\.bias must be None or a number, got 'yes'"),
+        ({"temperature": 0, "activation": "softmax"}, r"cross\.temperature must be a positive number, got 0"),
+        ({"temperature": 2.0}, r"cross\.temperature must be 1 unless activation is one of softmax, .*, got 2\.0"),
+        ({"slots": -1}, r"cross\.slots must be an int >= 0, got -1"),
+        ({"query_key_norm": 1}, r"cross\.query_key_norm must be True or False, got 1"),
+        ({"alhpa": 1}, r"cross\.alhpa is no memory setting; there are activation, alpha, .*"),
+        ("relu", r"cross must be a mapping of memory settings, got 'relu'"),
+    ],
+)
+def test_errors_name_the_field(values, message):
+    with pytest.raises(ValueError, match=message):
+        MemorySettings.of("cross", values)
