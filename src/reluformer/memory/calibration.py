@@ -4,6 +4,7 @@ ReLU attention hardly trains if its rows start with another mass. There are two 
 scores that are standard normal, which a model applies when it is made, and a batch.
 """
 
+import functools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,9 +21,15 @@ from reluformer.memory.settings import MemorySettings
 STEPS = 4001  # of the numeric integral over the normal distribution, between -8 and 8
 
 
+@functools.cache
 def expected_mass(settings: MemorySettings, keys: int, causal: bool = False) -> float:
     """Mean mass of a row at gamma 1, if its scores are standard normal and it sees ``keys`` keys (causal: up to)."""
-    counts = torch.arange(1, keys + 1, dtype=torch.float64) if causal else torch.tensor([float(keys)]).double()
+    with torch.device("cpu"):  # a model may be in the making on the meta device
+        return _expected_mass(settings, keys, causal)
+
+
+def _expected_mass(settings: MemorySettings, keys: int, causal: bool) -> float:
+    counts = torch.arange(1 if causal else keys, keys + 1, dtype=torch.float64)
     if settings.activation in NORMALISED:
         sums = torch.ones_like(counts)
     elif settings.activation == "sigmoid":

@@ -27,8 +27,9 @@ class KeyValueMemory(nn.Module):
         self.gamma = Gamma(settings, 1)
         self.norm = output_norm(settings, width)
         self.dropout = nn.Dropout(dropout)
-        if biased:
-            nn.init.constant_(self.keys.bias, float(settings.bias or 0.0))
+        if settings.bias is not None:
+            nn.init.constant_(self.keys.bias, settings.bias)
+            self.keys.start_bias = settings.bias  # for who makes the weights anew
 
     def forward(self, x: Tensor) -> Tensor:
         """Look up ``x (..., width)``."""

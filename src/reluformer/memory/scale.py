@@ -1,5 +1,7 @@
 """Gamma: one positive number per head that divides the weights."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -9,10 +11,12 @@ from reluformer.memory.settings import MemorySettings
 class Gamma(nn.Module):
     """Gamma of every head, kept as its logarithm so that it stays positive; ``forward`` gives it or None.
 
-    A parameter if the settings say ``"learned"``, a buffer if ``"fixed"``: stored with the model either way.
+    A parameter if the settings say ``"learned"``, a buffer if ``"fixed"``: stored with the model either way. ``start``
+    is where it was told to start, for who makes the weights anew.
     """
 
     log_gamma: Tensor | None
+    start: float = 1.0
 
     def __init__(self, settings: MemorySettings, heads: int) -> None:
         super().__init__()
@@ -27,10 +31,11 @@ class Gamma(nn.Module):
         return None if self.log_gamma is None else self.log_gamma.exp()
 
     @torch.no_grad()
-    def start_at(self, gamma: Tensor | float) -> None:
-        """Set it, for all heads or each."""
+    def start_at(self, gamma: float) -> None:
+        """Set it, for all heads."""
+        self.start = gamma
         if self.log_gamma is not None:
-            self.log_gamma.copy_(torch.as_tensor(gamma, dtype=torch.float32).log().to(self.log_gamma))
+            self.log_gamma.fill_(math.log(gamma))
 
     @torch.no_grad()
     def take_in(self, mass: Tensor) -> None:

@@ -14,10 +14,10 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2
 from transformers.utils.generic import can_return_tuple
 
 from reluformer.memory.attention import Attention
-from reluformer.memory.calibration import expected_mass
-from reluformer.memory.feedforward import KeyValueMemory
+from reluformer.memory.calibration import start_gammas
 from reluformer.memory.norms import GatedRMSNorm
 from reluformer.memory.persistent import PersistentMemory
+from reluformer.memory.scale import Gamma
 from reluformer.models.configuration import ReLUFormerConfig
 from reluformer.models.layers import DecoderLayer, EncoderLayer
 from reluformer.models.positions import Positions, positions_of, rotation
@@ -60,7 +60,7 @@ class ReLUFormerPreTrainedModel(PreTrainedModel):
         if isinstance(module, nn.Linear):
             init.normal_(module.weight, std=module.in_features**-0.5)
             if module.bias is not None:
-                init.zeros_(module.bias)
+                init.constant_(module.bias, float(getattr(module, "start_bias", 0.0)))
         elif isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=module.embedding_dim**-0.5)
         elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
@@ -72,20 +72,10 @@ class ReLUFormerPreTrainedModel(PreTrainedModel):
         elif isinstance(module, PersistentMemory):
             init.normal_(module.keys)
             init.normal_(module.values)
-        elif isinstance(module, Attention):
-            if module.bias is not None:
-                init.constant_(module.bias, float(module.settings.bias or 0.0))
-            self._start_gamma(module, self.config.calibration_length + module.settings.slots, module.causal)
-        elif isinstance(module, KeyValueMemory):
-            if module.keys.bias is not None:
-                init.constant_(module.keys.bias, float(module.settings.bias or 0.0))
-            self._start_gamma(module, module.settings.slots, False)
-
-    @staticmethod
-    def _start_gamma(memory: Any, keys: int, causal: bool) -> None:
-        if memory.gamma.log_gamma is not None:
-            mass = expected_mass(memory.settings, keys, causal)
-            init.constant_(memory.gamma.log_gamma, math.log(mass) if mass > 0 else 0.0)
+        elif isinstance(module, Attention) and module.bias is not None:
+            init.constant_(module.bias, float(module.settings.bias or 0.0))
+        elif isinstance(module, Gamma) and module.log_gamma is not None:
+            init.constant_(module.log_gamma, math.log(module.start))
 
 
 class Encoder(ReLUFormerPreTrainedModel):
@@ -197,6 +187,7 @@ class ReLUFormerModel(ReLUFormerPreTrainedModel):
         self.shared = nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
         self.encoder = Encoder(config, self.shared)
         self.decoder = Decoder(config, self.shared)
+        start_gammas(self, config.calibration_length)
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:

@@ -1,0 +1,207 @@
+"""The model as a user of Hugging Face meets it: whatever way it is run, it computes the same."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import AutoModelForSeq2SeqLM
+
+from reluformer.memory.activations import ACTIVATIONS, NORMALISED
+from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
+
+VOCAB = 40
+
+
+def make(activation="relu", **fields):
+    """A tiny model whose random logits are far apart, so that tokens do not hang on rounding."""
+    torch.manual_seed(0)
+    kind = {"activation": activation} | ({"alpha": 0.0, "gamma": "none"} if activation in NORMALISED else {})
+    sites = {site: kind | fields.pop(site, {}) for site in ("encoder_self", "decoder_self", "cross")}
+    fields = {"vocab_size": VOCAB, "tie_word_embeddings": False} | sites | fields
+    model = ReLUFormerForConditionalGeneration(ReLUFormerConfig.preset("reluformer-tiny", **fields))
+    torch.nn.init.normal_(model.lm_head.weight)
+    return model.eval()
+
+
+def batch():
+    torch.manual_seed(1)
+    ids, mask = torch.randint(3, VOCAB, (2, 9)), torch.ones(2, 9, dtype=torch.long)
+    ids[1, 6:], mask[1, 6:] = 0, 0
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+def generate(model, inputs, **options):
+    out = model.generate(
+        **inputs, max_new_tokens=8, min_new_tokens=8, return_dict_in_generate=True, output_logits=True, **options
+    )
+    return out.sequences, torch.stack(out.logits, 1)
+
+
+def assert_same(first, second):
+    assert first[0].tolist() == second[0].tolist()
+    torch.testing.assert_close(first[1], second[1], atol=1e-4, rtol=1e-4)
+
+
+VARIANTS = [
+    *({"activation": activation} for activation in ACTIVATIONS),
+    {"positions": "rotary", "norm_order": "post"},
+    {"positions": "learned", "key_heads": 2},
+    {"decoder_self": {"slots": 5, "bias": 0.3}, "encoder_self": {"slots": 3}, "ffn": {"slots": 0}},
+    {"cross": {"norm": "gated", "query_key_norm": True}, "ffn": {"norm": "layer"}},
+]
+
+
+@pytest.mark.parametrize("fields", VARIANTS, ids=str)
+class TestComputesTheSame:
+    def test_with_and_without_a_cache(self, fields):
+        model, inputs = make(**fields), batch()
+        cached = generate(model, inputs)
+        assert_same(cached, generate(model, inputs, use_cache=False))
+        assert_same(cached, generate(model, inputs, cache_implementation="static"))
+        assert len(set(cached[0].flatten().tolist())) > 2  # a model that says one thing would agree with itself
+
+    def test_alone_and_padded_in_a_batch(self, fields):
+        model, inputs = make(**fields), batch()
+        tokens, logits = generate(model, inputs)
+        alone = generate(model, {"input_ids": inputs["input_ids"][1:, :6]})
+        assert_same((tokens[1:], logits[1:]), alone)
+
+    def test_teacher_forced_and_step_by_step(self, fields):
+        model, inputs = make(**fields), batch()
+        tokens, logits = generate(model, inputs)
+        forced = model(**inputs, decoder_input_ids=tokens[:, :-1], use_cache=False).logits
+        torch.testing.assert_close(forced, logits, atol=1e-4, rtol=1e-4)
+
+
+def test_left_padded_targets():
+    model, inputs = make(), batch()
+    target = torch.randint(3, VOCAB, (1, 5))
+    padded, mask = torch.cat([torch.zeros(1, 3, dtype=torch.long), target], 1), torch.arange(8)[None] >= 3
+    one = {"input_ids": inputs["input_ids"][:1]}
+    expected = model(**one, decoder_input_ids=target).logits
+    found = model(**one, decoder_input_ids=padded, decoder_attention_mask=mask).logits[:, 3:]
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_beams_and_sampling():
+    model, inputs = make(), batch()
+    beams = [model.generate(**inputs, max_new_tokens=8, num_beams=3, use_cache=cache) for cache in (True, False)]
+    assert beams[0].tolist() == beams[1].tolist()
+    torch.manual_seed(0)
+    assert model.generate(**inputs, max_new_tokens=8, do_sample=True).shape == (2, 9)
+
+
+class TestTraining:
+    def test_loss_is_the_mean_cross_entropy_of_the_labels(self):
+        model, inputs = make(), batch()
+        labels = torch.randint(3, VOCAB, (2, 5))
+        labels[1, 3:] = -100
+        out = model(**inputs, labels=labels)
+        start = torch.full((2, 1), model.config.decoder_start_token_id)
+        shifted = torch.cat([start, labels[:, :-1]], 1).masked_fill(torch.cat([start, labels[:, :-1]], 1) == -100, 0)
+        logits = model(**inputs, decoder_input_ids=shifted).logits
+        torch.testing.assert_close(out.loss, torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten()))
+        total = model(**inputs, labels=labels, num_items_in_batch=16).loss
+        torch.testing.assert_close(total, out.loss * 8 / 16)
+
+    def test_regularisation_is_part_of_the_loss_in_training_alone(self):
+        model, inputs = make(regulariser={"mass": 0.1, "entropy": 0.2}), batch()
+        labels = torch.randint(3, VOCAB, (2, 5))
+        plain = model(**inputs, labels=labels)
+        assert plain.regularisation is None
+        out = model.train()(**inputs, labels=labels)
+        torch.testing.assert_close(out.loss, plain.loss + out.regularisation)
+        assert out.regularisation > 0
+        assert make().train()(**inputs, labels=labels).regularisation is None
+
+    @pytest.mark.parametrize("fields", VARIANTS, ids=str)
+    def test_every_parameter_learns(self, fields):
+        model, inputs = make(regulariser={"mass": 0.1, "entropy": 0.1}, **fields).train(), batch()
+        model(**inputs, labels=torch.randint(3, VOCAB, (2, 5))).loss.backward()
+        assert [n for n, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()] == []
+
+    def test_gradient_checkpointing_changes_nothing(self):
+        inputs = batch() | {"labels": torch.randint(3, VOCAB, (2, 5))}
+        grads = []
+        for checkpointing in (False, True):
+            model = make(regulariser={"mass": 0.1}).train()
+            if checkpointing:
+                model.gradient_checkpointing_enable()
+            model(**inputs).loss.backward()
+            grads.append([p.grad for p in model.parameters()])
+        for plain, again in zip(*grads, strict=True):
+            torch.testing.assert_close(plain, again)
+
+    def test_bfloat16_autocast(self):
+        model, inputs = make(regulariser={"mass": 0.1}).train(), batch()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model(**inputs, labels=torch.randint(3, VOCAB, (2, 5))).loss
+        loss.backward()
+        assert loss.isfinite()
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("activation", ["relu", "softmax"])
+    def test_compiles_as_one_graph(self, activation):
+        model = make(activation, regulariser={"mass": 0.1} if activation == "relu" else {}).train()
+        inputs = batch() | {"labels": torch.randint(3, VOCAB, (2, 5))}
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        torch.testing.assert_close(compiled(**inputs).loss, model(**inputs).loss)
+
+
+class TestSaving:
+    @pytest.mark.parametrize("tied", [True, False])
+    def test_reloads_bit_equal_in_a_new_process(self, tied, tmp_path):
+        model, inputs = make(tie_word_embeddings=tied, cross={"gamma": "fixed"}), batch()
+        with torch.no_grad():
+            for p in model.parameters():  # nothing may be what a fresh model would have anyway
+                p.add_(0.1 * torch.randn_like(p))
+            model.model.decoder.layers[0].cross_attention.memory.gamma.log_gamma.fill_(0.7)
+            expected = model(**inputs, decoder_input_ids=inputs["input_ids"]).logits
+        model.save_pretrained(tmp_path)
+        torch.save((inputs, expected), tmp_path / "case.pt")
+        script = (
+            "import sys, torch; from transformers import AutoModelForSeq2SeqLM; import reluformer.models\n"
+            "inputs, expected = torch.load(sys.argv[1] + '/case.pt')\n"
+            "model = AutoModelForSeq2SeqLM.from_pretrained(sys.argv[1])\n"
+            "with torch.no_grad(): found = model(**inputs, decoder_input_ids=inputs['input_ids']).logits\n"
+            "assert torch.equal(found, expected)\n"
+        )
+        result = subprocess.run([sys.executable, "-c", script, tmp_path], capture_output=True, text=True, timeout=120)
+        assert result.returncode == 0, result.stderr
+        assert (tmp_path / "model.safetensors").exists()
+
+    def test_gamma_starts_at_unit_mass_and_is_not_started_again(self, tmp_path):
+        model = make(calibration_length=64)
+        gamma = model.model.encoder.layers[0].self_attention.memory.gamma
+        torch.testing.assert_close(gamma(), torch.full((4,), (64 / torch.pi) ** 0.5), rtol=1e-4, atol=0)
+        with torch.no_grad():
+            gamma.log_gamma.fill_(0.25)
+        model.save_pretrained(tmp_path)
+        again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).model.encoder.layers[0].self_attention.memory.gamma
+        assert torch.equal(again.log_gamma, gamma.log_gamma)
+
+    def test_twins_have_the_same_parameters_but_gamma(self):
+        shapes = [
+            {n: p.shape for n, p in make(name).named_parameters() if "gamma" not in n} for name in ("relu", "softmax")
+        ]
+        assert shapes[0] == shapes[1]
+
+    def test_resizes_its_vocabulary(self):
+        model, inputs = make(tie_word_embeddings=True), batch()
+        model.resize_token_embeddings(VOCAB + 3)
+        assert model(**inputs, decoder_input_ids=inputs["input_ids"]).logits.shape[-1] == VOCAB + 3
+        assert model.lm_head.weight is model.model.shared.weight
+
+
+def test_hidden_states_of_all_layers():
+    model, inputs = make(), batch()
+    out = model(**inputs, decoder_input_ids=inputs["input_ids"], output_hidden_states=True)
+    assert len(out.encoder_hidden_states) == len(out.decoder_hidden_states) == 3
+    torch.testing.assert_close(out.encoder_hidden_states[-1], out.encoder_last_hidden_state)
+
+
+def test_too_long_for_learned_positions():
+    model = make(positions="learned", max_position_embeddings=4)
+    with pytest.raises(ValueError, match="longer than the 4 positions that were learned"):
+        model(input_ids=torch.ones(1, 5, dtype=torch.long), decoder_input_ids=torch.ones(1, 1, dtype=torch.long))
