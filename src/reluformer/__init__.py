@@ -1,6 +1,47 @@
 """Transformers in which ReLU replaces softmax."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from reluformer.ops import AttentionStats, relu_attention, relu_attention_varlen
 
+if TYPE_CHECKING:
+    from reluformer.integration import convert
+    from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
+    from reluformer.report import memory_report
+
 __version__ = "0.1.0"
-__all__ = ["AttentionStats", "__version__", "relu_attention", "relu_attention_varlen"]
+__all__ = [
+    "AttentionStats",
+    "ReLUFormerConfig",
+    "ReLUFormerForConditionalGeneration",
+    "__version__",
+    "convert",
+    "memory_report",
+    "relu_attention",
+    "relu_attention_varlen",
+]
+
+# The operator needs torch alone. These need the toolkit, and are imported when first asked for.
+_TOOLKIT = {
+    "ReLUFormerConfig": "reluformer.models",
+    "ReLUFormerForConditionalGeneration": "reluformer.models",
+    "convert": "reluformer.integration",
+    "memory_report": "reluformer.report",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _TOOLKIT:
+        raise AttributeError(f"module 'reluformer' has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module(_TOOLKIT[name]), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "reluformer":
+            raise
+        message = f'reluformer.{name} needs {error.name}: pip install "reluformer[toolkit]"'
+        raise ModuleNotFoundError(message, name=error.name) from error
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -12,7 +12,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         status = _command()(args=arguments, prog_name="reluformer", standalone_mode=False)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("typer", "rich", "matplotlib"):
+        if (error.name or "").partition(".")[0] not in ("typer", "rich", "matplotlib", "transformers"):
             raise
         _fail("reluformer", f'{error.name} is not installed: pip install "reluformer[toolkit]"')
     except KeyboardInterrupt:

@@ -66,3 +66,16 @@ def test_a_row_that_sees_nothing_is_zero(activation):
     out.sum().backward()
     assert (out[1] == 0).all()
     assert q.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS.keys())
+@pytest.mark.parametrize("activation", ["relu", "relu_squared"])
+def test_a_step_of_decoding_is_the_last_row(activation, masks):
+    q, k, v = case()
+    masks = masks | {name: mask[:, :, -1:] for name, mask in masks.items() if name == "attn_mask"}
+    options = {"gamma": torch.rand(4, dtype=torch.float64) + 0.5, "bias": torch.randn(4, dtype=torch.float64)}
+    settings = MemorySettings(activation, alpha=0.7)
+    with torch.no_grad():
+        step, _ = lookup(q[:, :, -1:], k, v, settings, **options, **masks)
+    weights = weights_of(q[:, :, -1:], k, settings, **options, **masks)
+    torch.testing.assert_close(step, weights @ v.repeat_interleave(2, dim=1))

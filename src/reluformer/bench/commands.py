@@ -142,6 +142,87 @@ def memory(
     report.finish(rows)
 
 
+Size = Annotated[str, typer.Option(help="preset: tiny, small or base")]
+Lengths = Annotated[str | None, typer.Option(help="of source and target, e.g. 512,1024,2048")]
+
+
+@bench.command()
+def training(
+    device: Device = "auto",
+    dtype: Dtype = None,
+    size: Size = "small",
+    lengths: Lengths = None,
+    tokens: Annotated[int | None, typer.Option(min=1, help="target tokens per step")] = None,
+    out: Out = None,
+    quick: Quick = False,
+) -> None:
+    """A training step of ReLUFormer, its softmax twin and a stock Marian of the same size."""
+    where = _device(device)
+    gpu = where.type == "cuda"
+    default = [16] if quick else [512, 1024, 2048, 8192] if gpu else [128]
+    budget = tokens or (32768 if gpu and not quick else 256)
+    _race_models("training", size, _numbers("--lengths", lengths, default), budget, where, dtype, out, quick)
+
+
+@bench.command()
+def generation(
+    device: Device = "auto",
+    dtype: Dtype = None,
+    size: Size = "small",
+    lengths: Lengths = None,
+    sequences: Annotated[int | None, typer.Option(min=1, help="sequences in the batch")] = None,
+    out: Out = None,
+    quick: Quick = False,
+) -> None:
+    """Greedy decoding with ReLUFormer, its softmax twin and a stock Marian of the same size."""
+    where = _device(device)
+    gpu = where.type == "cuda"
+    sizes = _numbers("--lengths", lengths, [8] if quick else [128, 512] if gpu else [32])
+    _race_models("generation", size, sizes, sequences or (2 if quick else 32), where, dtype, out, quick)
+
+
+def _race_models(
+    kind: str,
+    size: str,
+    lengths: list[int],
+    amount: int,
+    device: torch.device,
+    dtype: str | None,
+    out: Path | None,
+    quick: bool,
+) -> None:
+    """``amount`` is tokens per step in training, sequences per batch in generation."""
+    from reluformer.bench import models
+    from reluformer.models.configuration import SIZES
+
+    size = "tiny" if quick else size
+    if size not in SIZES:
+        raise typer.BadParameter(f"takes {', '.join(SIZES)}, got {size!r}", param_hint="--size")
+    report = _Report(kind, device, out)
+    rows: list[models.Row] = []
+    for length in lengths:
+        batch = max(1, amount // length) if kind == "training" else amount
+        load = models.Load(size, length, batch, 100 if quick else 16000, _dtype(dtype, device))
+        with report.console.status(f"length {length}"):
+            rows += getattr(models, kind)(load, device, *((0.01, 1) if quick else (2.0, 5)))
+        report.keep(rows)
+    cells = [
+        (
+            r.name,
+            str(r.load.length),
+            str(r.load.batch),
+            tables.number(r.ms),
+            tables.number(r.tokens_per_s),
+            tables.number(r.vs_twin),
+        )
+        for r in rows
+    ]
+    columns = ["", "length", "batch", "ms", "tokens/s", "against the twin"]
+    report.console.print(tables.plain_table(f"{kind}, {size}, {rows[0].load.dtype}", columns, cells))
+    report.lines([f"{r.name}, length {r.load.length}: {r.note}" for r in rows if r.note])
+    report.finish(rows)
+
+
 _CAUSAL = {"both": [False, True], "yes": [True], "no": [False]}
 _DTYPES = ("float16", "bfloat16", "float32")
 

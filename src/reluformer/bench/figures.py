@@ -19,6 +19,10 @@ COLOURS = {
     "ReLU, eager": "#9aa3ad",
     "ReLU, eager, statistics": "#ccd2d8",
     "copy, device to device": "#9aa3ad",
+    "ReLUFormer": "#1d4ed8",
+    "ReLUFormer, regulariser": "#7aa5f5",
+    "softmax twin": "#d9622b",
+    "Marian, SDPA": "#9aa3ad",
 }
 
 
@@ -76,6 +80,33 @@ def plot_attention(path: Path, rows: Sequence[attention.Row], caption: str) -> N
                 axes.set_xlabel("length")
     title = f"Attention, {rows[0].setting.dtype}: higher is faster"
     _finish(figure, path, title, caption, grid[0][0], 4 if len(columns) > 2 else 2)
+
+
+def _plot_models(path: Path, rows: Sequence[Any], caption: str, title: str) -> None:
+    plt = _pyplot()
+    lengths = sorted({r.load.length for r in rows})
+    names = list(dict.fromkeys(r.name for r in rows))
+    figure, axes = plt.subplots(figsize=(max(6.5, 2.2 * len(lengths)), 3.8))
+    width = 0.84 / len(names)
+    for i, name in enumerate(names):
+        rates = {r.load.length: r.tokens_per_s for r in rows if r.name == name}
+        places = [j + (i - (len(names) - 1) / 2) * width for j in range(len(lengths))]
+        axes.bar(places, [rates.get(n) or 0.0 for n in lengths], width * 0.92, color=COLOURS.get(name), label=name)
+    axes.set_xticks(range(len(lengths)), [str(n) for n in lengths])
+    axes.tick_params(length=0)
+    axes.set_xlabel("length")
+    axes.set_ylabel("tokens/s")
+    _finish(figure, path, f"{title}, {rows[0].load.size}, {rows[0].load.dtype}", caption, axes, 4)
+
+
+def plot_training(path: Path, rows: Sequence[Any], caption: str) -> None:
+    """Tokens per second of a training step, by length, a bar per model."""
+    _plot_models(path, rows, caption, "Training")
+
+
+def plot_generation(path: Path, rows: Sequence[Any], caption: str) -> None:
+    """Tokens per second of greedy decoding, by length, a bar per model."""
+    _plot_models(path, rows, caption, "Generation")
 
 
 def plot_decode(path: Path, rows: Sequence[decode.Row], caption: str) -> None:

@@ -29,7 +29,7 @@ class KeyValueMemory(nn.Module):
         self.dropout = nn.Dropout(dropout)
         if settings.bias is not None:
             nn.init.constant_(self.keys.bias, settings.bias)
-            self.keys.start_bias = settings.bias  # for who makes the weights anew
+            self.keys.start_bias = settings.bias  # type: ignore[assignment]  # for who makes the weights anew
 
     def forward(self, x: Tensor) -> Tensor:
         """Look up ``x (..., width)``."""

@@ -39,6 +39,8 @@ def lookup(
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     if settings.activation in FUSED:
+        if q.shape[2] == 1 and not return_stats and not torch.is_grad_enabled():
+            return _one_row(q, k, v, settings, gamma, bias, scale, key_mask, attn_mask), None
         result = relu_attention(
             q, k, v, gamma=gamma, alpha=settings.alpha, power=FUSED[settings.activation], bias=bias, scale=scale,
             causal=causal, key_padding_mask=key_mask, attn_mask=attn_mask, return_stats=return_stats, backend=backend,
@@ -116,6 +118,38 @@ def _visible(
     for mask in masks:
         visible = mask if visible is None else visible & mask
     return visible
+
+
+def _one_row(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    settings: MemorySettings,
+    gamma: Tensor | None,
+    bias: Tensor | None,
+    scale: float,
+    key_mask: Tensor | None,
+    attn_mask: Tensor | None,
+) -> Tensor:
+    """A step of decoding: so little to compute that launches take the time, and two plain products need the fewest."""
+    b, heads, _, d = q.shape
+    scores = (q.view(b, k.shape[1], -1, d) * scale) @ k.transpose(-2, -1)  # (B, Hk, groups, M)
+    scores = scores.view(b, heads, 1, -1)
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)[:, None, None]
+    visible = _visible(1, k.shape[2], False, key_mask, attn_mask, q.device)
+    weights = scores.relu_()
+    count: Tensor | float = float(k.shape[2])
+    if visible is not None:
+        weights = weights.masked_fill_(~visible, 0.0)
+        count = visible.sum(-1, keepdim=True).clamp_min(1)  # (B|1, H|1, 1, 1)
+    if FUSED[settings.activation] == 2:
+        weights = weights.square()
+    out = weights.view(b, k.shape[1], -1, k.shape[2]) @ v
+    factor = (count / 2) ** -settings.alpha
+    if gamma is not None:
+        factor = factor / gamma[:, None, None]
+    return out.view(b, heads, 1, d) * (factor.to(out.dtype) if isinstance(factor, Tensor) else factor)
 
 
 def _softmax(

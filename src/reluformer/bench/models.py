@@ -1,0 +1,146 @@
+"""``reluformer bench training`` and ``generation``: whole models, beside their softmax twin and a stock Marian."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from reluformer.bench.timing import Call, medians, release
+from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
+
+RELU = "ReLUFormer"
+REGULARISED = "ReLUFormer, regulariser"
+TWIN = "softmax twin"
+MARIAN = "Marian, SDPA"
+REGULARISER = {"mass": 0.02, "entropy": 0.02}
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the models are given: sequences of one length, source and target alike."""
+
+    size: str
+    length: int
+    batch: int
+    vocab_size: int
+    dtype: str
+
+
+@dataclass
+class Row:
+    """What one model did."""
+
+    load: Load
+    name: str
+    ms: float | None
+    tokens_per_s: float | None
+    vs_twin: float | None = None
+    note: str = ""
+
+    def record(self) -> dict[str, object]:
+        """The row for a CSV file."""
+        measured = {"ms": self.ms, "tokens_per_s": self.tokens_per_s, "vs_twin": self.vs_twin, "note": self.note}
+        return asdict(self.load) | {"model": self.name} | measured
+
+
+def models(load: Load) -> dict[str, Callable[[], nn.Module]]:
+    """How to make each contestant, all of one size, with the same dropout."""
+
+    def ours(family: str, **fields: Any) -> Callable[[], nn.Module]:
+        config = ReLUFormerConfig.preset(
+            f"{family}-{load.size}", vocab_size=load.vocab_size, dropout=0.1, calibration_length=load.length, **fields
+        )
+        return lambda: ReLUFormerForConditionalGeneration(config)
+
+    return {
+        RELU: ours("reluformer"),
+        REGULARISED: ours("reluformer", regulariser=REGULARISER),
+        TWIN: ours("transformer"),
+        MARIAN: lambda: _marian(load),
+    }
+
+
+def _marian(load: Load) -> nn.Module:
+    from transformers import MarianConfig, MarianMTModel
+
+    twin = ReLUFormerConfig.preset(f"transformer-{load.size}")
+    slots = twin.memory("ffn").slots
+    config = MarianConfig(
+        vocab_size=load.vocab_size,
+        d_model=twin.d_model,
+        encoder_layers=twin.encoder_layers,
+        decoder_layers=twin.decoder_layers,
+        encoder_attention_heads=twin.heads,
+        decoder_attention_heads=twin.heads,
+        encoder_ffn_dim=slots,
+        decoder_ffn_dim=slots,
+        activation_function="relu",
+        dropout=0.1,
+        max_position_embeddings=load.length + 1,
+        pad_token_id=0,
+        eos_token_id=2,
+        decoder_start_token_id=1,
+        forced_eos_token_id=None,
+    )
+    config._attn_implementation = "sdpa"
+    return MarianMTModel(config)
+
+
+def training(load: Load, device: torch.device, seconds: float, fewest: int) -> list[Row]:
+    """Time a whole step: forward, backward, optimizer; tokens are those of the target."""
+    ids = torch.randint(3, load.vocab_size, (load.batch, load.length), device=device)
+    dtype = getattr(torch, load.dtype)
+
+    def step_of(model: nn.Module) -> Call:
+        model.to(device).train()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
+
+        def step() -> None:
+            with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+                loss = model(input_ids=ids, labels=ids).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+        return step
+
+    return _race(load, device, seconds, fewest, step_of, load.batch * load.length)
+
+
+def generation(load: Load, device: torch.device, seconds: float, fewest: int) -> list[Row]:
+    """Time ``generate``, greedily, as many tokens as the source has."""
+    ids = torch.randint(3, load.vocab_size, (load.batch, load.length), device=device)
+
+    def call_of(model: Any) -> Call:
+        model.to(device, getattr(torch, load.dtype)).eval()
+        options = {"max_new_tokens": load.length, "min_new_tokens": load.length, "do_sample": False}
+        return lambda: model.generate(input_ids=ids, **options)
+
+    rows = _race(load, device, seconds, fewest, call_of, load.batch * load.length, without=(REGULARISED,))
+    return rows
+
+
+def _race(
+    load: Load,
+    device: torch.device,
+    seconds: float,
+    fewest: int,
+    call_of: Callable[[Any], Call],
+    tokens: int,
+    without: tuple[str, ...] = (),
+) -> list[Row]:
+    torch.manual_seed(0)
+    calls = {name: call_of(make()) for name, make in models(load).items() if name not in without}
+    found = medians(calls, device, seconds, fewest)
+    rows = [
+        Row(load, name, ms, 1000 * tokens / ms) if isinstance(ms, float) else Row(load, name, None, None, note=ms)
+        for name, ms in found.items()
+    ]
+    twin = next((row.tokens_per_s for row in rows if row.name == TWIN), None)
+    for row in rows:
+        if twin and row.tokens_per_s:
+            row.vs_twin = row.tokens_per_s / twin
+    release(device)
+    return rows

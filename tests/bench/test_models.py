@@ -1,0 +1,26 @@
+import pytest
+import torch
+
+from reluformer.bench import models
+from reluformer.bench.models import MARIAN, REGULARISED, RELU, TWIN, Load
+
+CPU = torch.device("cpu")
+LOAD = Load("tiny", length=6, batch=2, vocab_size=50, dtype="float32")
+
+
+@pytest.mark.parametrize(
+    ("race", "names"), [("training", [RELU, REGULARISED, TWIN, MARIAN]), ("generation", [RELU, TWIN, MARIAN])]
+)
+def test_everybody_runs_and_is_compared_with_the_twin(race, names):
+    rows = getattr(models, race)(LOAD, CPU, 0.001, 1)
+    assert [row.name for row in rows] == names
+    twin = next(row for row in rows if row.name == TWIN)
+    for row in rows:
+        assert row.note == ""
+        assert row.tokens_per_s == pytest.approx(1000 * 12 / row.ms)
+        assert row.vs_twin == pytest.approx(twin.ms / row.ms)
+
+
+def test_contestants_are_of_one_size():
+    sizes = {name: sum(p.numel() for p in make().parameters()) for name, make in models.models(LOAD).items()}
+    assert max(sizes.values()) < 1.02 * min(sizes.values())
