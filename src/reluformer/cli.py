@@ -44,6 +44,7 @@ def _command() -> Any:
 
     from reluformer.bench.commands import bench
     from reluformer.demo import demo
+    from reluformer.report.commands import inspect
 
     app = typer.Typer(
         help="Transformers in which ReLU replaces softmax.",
@@ -62,6 +63,7 @@ def _command() -> Any:
 
     app.add_typer(bench, name="bench")
     app.command()(demo)
+    app.command()(inspect)
     return typer.main.get_command(app)
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from reluformer.memory.lookup import weights_of
@@ -70,15 +69,9 @@ def measure_rows(weights: Tensor, visible: Tensor) -> dict[str, Tensor]:
         "effective_keys": total.square() / r.square().sum(-1).clamp_min(1),
         "zeros": ((weights == 0) & visible).sum(-1) / count.clamp_min(1),
     }
-    most = _keys_in_share(weights.shape[-1], max(TOP_SHARES.values()))
+    keys = {name: ((count * share + 999) // 1000).clamp_min(1) for name, share in TOP_SHARES.items()}
+    most = max(int(k.max()) for k in keys.values())
     running = r.topk(most, dim=-1).values.cumsum(-1)  # sum of the 1, 2, ... largest
-    for name, thousandths in TOP_SHARES.items():
-        keys = _keys_in_share(count, thousandths)
-        measures[name] = running.gather(-1, keys[..., None] - 1)[..., 0] / safe
+    for name, k in keys.items():
+        measures[name] = (running.gather(-1, k[..., None] - 1)[..., 0] / safe).clamp_max(1)
     return measures
-
-
-def _keys_in_share[T: (int, Tensor)](count: T, thousandths: int) -> T:
-    """How many keys make up a share of so many, rounded up, at least one."""
-    keys = (count * thousandths + 999) // 1000
-    return keys.clamp_min(1) if isinstance(keys, Tensor) else max(1, keys)

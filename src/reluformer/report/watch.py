@@ -6,15 +6,16 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from reluformer.memory import Attention, KeyValueMemory
 
-# Names of lists of layers: they say nothing that the number of the layer does not.
+# Names of lists of layers say nothing that the number of the layer does not.
 LISTS = ("layers", "layer", "blocks", "block", "h")
 
 
 class Place(NamedTuple):
-    """Where a memory stands in its model: ``encoder.layers.3.attention`` is site ``encoder.attention``, layer 3."""
+    """Where a memory stands: ``model.encoder.layers.3.ffn.memory`` is site ``encoder.ffn``, layer 3."""
 
     name: str
     site: str
@@ -34,6 +35,7 @@ class Seen(NamedTuple):
         memory: The module.
         x: Its input, ``(B, N, width)``; in a key-value memory any ``(..., width)``.
         out: Its output, shaped as ``x``.
+        stream: The residual stream that it adds to: what enters the module that holds it as its ``memory``, or ``x``.
         query_mask: Which positions of ``x`` are no padding, shaped as ``x`` without its last dimension; None for all.
         cross: Whether the keys come from another sequence.
         lookup: What an attention handed to the lookup: ``q``, ``k``, masks and settings; empty in a key-value memory.
@@ -43,6 +45,7 @@ class Seen(NamedTuple):
     memory: Attention | KeyValueMemory
     x: Tensor
     out: Tensor
+    stream: Tensor
     query_mask: Tensor | None
     cross: bool
     lookup: Mapping[str, Any]
@@ -62,7 +65,7 @@ def places(model: nn.Module) -> dict[Attention | KeyValueMemory, Place]:
 
 
 def _place(name: str, prefix: str, memory: nn.Module) -> Place:
-    parts = name.removeprefix(prefix).split(".")
+    parts = name.removeprefix(prefix).removesuffix(".memory").split(".")
     at = next((i for i, part in enumerate(parts) if part.isdecimal()), None)
     if at is None:
         return Place(name, ".".join(parts) or type(memory).__name__, 0)
@@ -76,9 +79,10 @@ def watch(
     """Run ``model(**batch)`` in eval mode, without gradients, and show each call of a memory to ``see``.
 
     Which positions are padding: an attention is told by its ``query_mask``. One that is not takes the mask of the
-    batch that has the shape of its positions: ``decoder_attention_mask`` if there is a decoder in its name and an
-    encoder in another's, else ``attention_mask``; after that ``query_mask``, if the shape is right. A key-value memory
-    takes the mask of the last attention over as many positions, for it follows one; without one, the batch's too.
+    batch that has the shape of its positions: ``attention_mask``, but for a memory with a decoder in its name, where
+    another has an encoder, ``decoder_attention_mask`` or the ``labels`` that are not -100; after that ``query_mask``,
+    if the shape is right. A key-value memory takes the mask of the last attention over as many positions, for it
+    follows one; without one, the batch's too.
     """
     if not isinstance(batch, Mapping):
         raise TypeError(f"batch must be a mapping of what the model takes, got {type(batch).__name__}")
@@ -87,7 +91,7 @@ def watch(
     training = model.training
     model.eval()
     try:
-        with torch.no_grad(), _hooked(found, masks, see):
+        with torch.no_grad(), _hooked(model, found, masks, see):
             model(**batch)
     finally:
         model.train(training)
@@ -95,16 +99,17 @@ def watch(
 
 @contextmanager
 def _hooked(
-    found: Mapping[Attention | KeyValueMemory, Place], masks: "_Masks", see: Callable[[Seen], None]
+    model: nn.Module, found: Mapping[Attention | KeyValueMemory, Place], masks: "_Masks", see: Callable[[Seen], None]
 ) -> Iterator[None]:
     lookups: dict[nn.Module, Mapping[str, Any]] = {}
+    streams: dict[nn.Module, Tensor] = {}
 
     def keep_lookup(memory: Attention) -> None:
         make = memory._call
 
-        def kept(*args: Any) -> dict[str, Any]:
+        def kept(*args: Any, **kwargs: Any) -> dict[str, Any]:
             # Kept rather than made again: a cache that keys were put into must not get them twice.
-            lookups[memory] = lookup = make(*args)
+            lookups[memory] = lookup = make(*args, **kwargs)
             return lookup
 
         memory.__dict__["_call"] = kept
@@ -112,14 +117,23 @@ def _hooked(
     def after(memory: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         assert isinstance(memory, Attention | KeyValueMemory)
         place, x = found[memory], args[0] if args else kwargs["x"]
+        stream = streams.pop(memory, x)
         if isinstance(memory, Attention):
             context = args[1] if len(args) > 1 else kwargs.get("context")
             mask = masks.of_attention(place, x, kwargs.get("query_mask"))
-            see(Seen(place, memory, x, result[0], mask, context is not None, lookups.pop(memory)))
+            see(Seen(place, memory, x, result[0], stream, mask, context is not None, lookups.pop(memory)))
         else:
-            see(Seen(place, memory, x, result, masks.of_feedforward(place, x), False, {}))
+            see(Seen(place, memory, x, result, stream, masks.of_feedforward(place, x), False, {}))
 
-    handles = [memory.register_forward_hook(after, with_kwargs=True) for memory in found]
+    def before(holder: nn.Module, args: tuple[Any, ...]) -> None:
+        if args:
+            streams[holder.memory] = args[0]  # type: ignore[index]
+
+    handles: list[RemovableHandle] = [memory.register_forward_hook(after, with_kwargs=True) for memory in found]
+    for place in found.values():
+        holder, _, own = place.name.rpartition(".")
+        if own == "memory":
+            handles.append(model.get_submodule(holder).register_forward_pre_hook(before))
     attentions = [memory for memory in found if isinstance(memory, Attention)]
     for memory in attentions:
         keep_lookup(memory)
@@ -149,8 +163,11 @@ class _Masks:
         return self.latest[shape] if shape in self.latest else self._of_batch(place, x)
 
     def _of_batch(self, place: Place, x: Tensor) -> Tensor | None:
-        side = "decoder_attention_mask" if place.decoding and self.has_encoder else "attention_mask"
-        for mask in (self.batch.get(side), self.fallback):
+        masks = [self.batch.get("attention_mask")]
+        if place.decoding and self.has_encoder:
+            labels = self.batch.get("labels")
+            masks = [self.batch.get("decoder_attention_mask"), labels != -100 if isinstance(labels, Tensor) else None]
+        for mask in (*masks, self.fallback):
             if isinstance(mask, Tensor) and mask.shape == x.shape[:-1]:
                 return mask.to(x.device).bool()
         return None

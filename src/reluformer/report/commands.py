@@ -1,0 +1,138 @@
+"""The options of ``reluformer inspect``: parse, measure, print, keep."""
+
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from reluformer.memory import Attention
+from reluformer.report.maps import MOST_TOKENS, AttentionMap, HeadChoice, attention_maps
+from reluformer.report.measure import memory_report
+from reluformer.report.watch import places
+
+
+def inspect(
+    text: Annotated[str, typer.Argument(help="what to translate: a text, a file, or - for standard input")],
+    model: Annotated[str, typer.Option(help="folder or name of a model, as transformers loads it")],
+    target: Annotated[
+        str | None, typer.Option(help="its translation, text or file; without it, what the model says greedily")
+    ] = None,
+    heads: Annotated[
+        str | None,
+        typer.Option(help="heads to draw, site:layer:head, * for all; by default head 0 of every site's last layer"),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="folder for report.json and the attention maps")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the report as JSON, and nothing else")] = False,
+) -> None:
+    """What every memory of a model does with a text: mass, entropy, sparsity, and maps of its attention."""
+    source = _read("TEXT", text)
+    wanted = None if target is None else _read("--target", target)
+    choices = _choices(heads, out)
+    if out is not None:
+        import matplotlib  # noqa: F401  # missing? Better said before the measuring than after
+
+        if out.exists() and not out.is_dir():
+            raise typer.BadParameter(f"takes a folder, {out} is a file", param_hint="--out")
+    tokenizer, network = _load(model)
+    try:
+        batch, said = _batch(tokenizer, network, source, wanted)
+        maps = [] if out is None else _maps(tokenizer, network, batch, choices)
+        report = memory_report(network, batch)
+    except ValueError as error:  # a head that is not there, a text that is too long: it says what
+        raise typer.BadParameter(str(error)) from None
+    about = {"model": model, "source": source, "target": said}
+    report = dataclasses.replace(report, about=about)
+    paths = [] if out is None else report.save(out, maps)
+    if as_json:
+        print(json.dumps(report.to_dict(), ensure_ascii=False))
+        return
+    from reluformer.bench.tables import console
+
+    screen = console()
+    for name in ("source", "target"):
+        screen.print(f"{name}: {about[name]}", highlight=False, markup=False)
+    screen.print(report.table())
+    screen.print(report.length_table())
+    kept = f"Kept: {', '.join(map(str, paths))}" if paths else "Not kept; --out DIR writes report.json and maps as PNG."
+    screen.print(kept, style="dim", highlight=False, markup=False, soft_wrap=True)
+
+
+def _read(argument: str, text: str) -> str:
+    """A text, or what is in the file, or on standard input."""
+    try:
+        if text == "-":
+            text = sys.stdin.read()
+        elif os.path.isfile(text):
+            text = Path(text).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"cannot read {text!r}: {error}", param_hint=argument) from None
+    if not text.strip():
+        raise typer.BadParameter("takes a text, got an empty one", param_hint=argument)
+    return text.strip()
+
+
+def _choices(heads: str | None, out: Path | None) -> list[HeadChoice] | None:
+    if heads is None:
+        return None
+    if out is None:
+        raise typer.BadParameter("draws into a folder: give --out too", param_hint="--heads")
+    try:
+        return [HeadChoice.parse(part) for part in heads.split(",")]
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--heads") from None
+
+
+def _load(name: str) -> tuple[Any, Any]:
+    """Tokeniser and model, where they run."""
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+    from transformers.utils import logging
+
+    import reluformer.models  # noqa: F401  # so that the Auto classes know ours
+
+    if name.startswith((".", os.sep)) and not os.path.isdir(name):  # no need to ask the hub
+        raise typer.BadParameter(f"takes a folder or a name, there is no folder {name!r}", param_hint="--model")
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # what goes wrong is one line, and alone
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name)
+        network = AutoModelForSeq2SeqLM.from_pretrained(name).to(device).eval()
+        places(network)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise typer.BadParameter(f"cannot inspect {name!r}: {reason}", param_hint="--model") from None
+    return tokenizer, network
+
+
+def _batch(tokenizer: Any, network: Any, source: str, target: str | None) -> tuple[dict[str, Any], str]:
+    """One source and its target, as the model takes them in training, the target moved right by one; and its text."""
+    encoded = tokenizer(source, return_tensors="pt").to(network.device)
+    batch = {name: encoded[name] for name in ("input_ids", "attention_mask")}
+    if target is not None:
+        labels = tokenizer(text_target=target, return_tensors="pt")["input_ids"].to(network.device)
+        return {**batch, "decoder_input_ids": network.prepare_decoder_input_ids_from_labels(labels)}, target
+    longest = 2 * batch["input_ids"].shape[1] + 16
+    said = network.generate(**batch, num_beams=1, do_sample=False, max_new_tokens=longest)
+    # Nothing follows the last token: it asks nothing.
+    return {**batch, "decoder_input_ids": said[:, :-1]}, str(tokenizer.decode(said[0], skip_special_tokens=True))
+
+
+def _maps(tokenizer: Any, network: Any, batch: dict[str, Any], choices: list[HeadChoice] | None) -> list[AttentionMap]:
+    source, target = (
+        tokenizer.convert_ids_to_tokens(batch[name][0].tolist()) for name in ("input_ids", "decoder_input_ids")
+    )
+    chosen = _usual_choices(network, max(len(source), len(target))) if choices is None else choices
+    return attention_maps(network, batch, chosen, source_tokens=source, target_tokens=target)
+
+
+def _usual_choices(network: Any, length: int) -> list[HeadChoice]:
+    """Head 0 of the last layer of every site; nothing for a text that is too long to draw."""
+    if length > MOST_TOKENS:
+        return []
+    attention = [place for memory, place in places(network).items() if isinstance(memory, Attention)]
+    last = {place.site: max(p.layer for p in attention if p.site == place.site) for place in attention}
+    return [HeadChoice(site, layer, 0) for site, layer in last.items()]

@@ -1,0 +1,171 @@
+"""Attention maps: the weights of chosen heads on one sequence, whole."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from reluformer.memory import Attention
+from reluformer.report.rows import block
+from reluformer.report.watch import Place, Seen, places, watch
+
+MOST_TOKENS = 2048  # of a sequence, for a map holds every pair of them
+
+
+class HeadChoice(NamedTuple):
+    """Heads of attention sites: a site (``*`` stands for any letters), a layer and a head, None for all of them."""
+
+    site: str
+    layer: int | None = None
+    head: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> "HeadChoice":
+        """From ``site:layer:head``, where ``*`` means all: ``encoder.attention:0:*``."""
+        site, *numbers = (part.strip() for part in text.split(":"))
+        if not site or len(numbers) != 2 or not all(x == "*" or x.isdecimal() for x in numbers):
+            raise ValueError(f"heads must be site:layer:head, * for all, such as encoder.attention:0:1, got {text!r}")
+        layer, head = (None if x == "*" else int(x) for x in numbers)
+        return cls(site, layer, head)
+
+    def __str__(self) -> str:
+        return ":".join([self.site, *("*" if x is None else str(x) for x in (self.layer, self.head))])
+
+    def heads_of(self, place: Place, heads: int) -> list[int]:
+        """Which heads of the attention at this place are meant."""
+        if not fnmatchcase(place.site, self.site) or self.layer not in (None, place.layer):
+            return []
+        return [h for h in range(heads) if self.head in (None, h)]
+
+
+@dataclass(frozen=True)
+class AttentionMap:
+    """The weights of one head on one sequence, without padding.
+
+    Attributes:
+        site: Where the attention is.
+        layer: Its layer.
+        head: Its head.
+        weights: ``(N, M)``, float32 or wider, on the CPU.
+        visible: Which keys each query may see, ``(N, M)``.
+        queries: What to call the rows: tokens, or positions.
+        keys: What to call the columns; learned slots come first.
+    """
+
+    site: str
+    layer: int
+    head: int
+    weights: Tensor
+    visible: Tensor
+    queries: list[str]
+    keys: list[str]
+
+
+def attention_maps(
+    model: nn.Module,
+    batch: Mapping[str, Any],
+    heads: Sequence[HeadChoice | str],
+    *,
+    sequence: int = 0,
+    source_tokens: Sequence[str] | None = None,
+    target_tokens: Sequence[str] | None = None,
+    limit: int = MOST_TOKENS,
+) -> list[AttentionMap]:
+    """The weights of chosen heads on one sequence of a batch: one forward pass, in eval mode.
+
+    Args:
+        model: Holds the attention.
+        batch: What the model takes, by name.
+        heads: Which heads, as :class:`HeadChoice` or as its text: ``"encoder.attention:0:*"``.
+        sequence: Which sequence of the batch.
+        source_tokens: Names of its positions, padding too, for the axes; None for their numbers.
+        target_tokens: The same for queries of an attention that has a decoder in its name, and for its own keys.
+        limit: Most positions of a sequence.
+    """
+    choices = [HeadChoice.parse(x) if isinstance(x, str) else x for x in heads]
+    if not choices:
+        return []
+    chosen = _chosen(model, choices)
+    found: dict[tuple[Place, int], AttentionMap] = {}
+
+    def see(seen: Seen) -> None:
+        wanted = chosen.get(seen.place)
+        if not wanted:
+            return
+        slots = seen.memory.settings.slots
+        batch_size, _, n, _ = seen.lookup["q"].shape
+        m = seen.lookup["k"].shape[2] - slots
+        if not 0 <= sequence < batch_size:
+            raise ValueError(f"sequence must be 0 to {batch_size - 1} in this batch, got {sequence}")
+        if max(n, m) > limit:
+            raise ValueError(f"batch has a sequence of {max(n, m)} tokens: attention maps take at most {limit}")
+        sides = ("target_tokens", target_tokens), ("source_tokens", source_tokens)
+        queries = sides[0] if seen.place.decoding else sides[1]
+        rows = _names(*queries, n)
+        columns = [f"slot {i}" for i in range(slots)] + _names(*(sides[1] if seen.cross else queries), m)
+        for head in wanted:
+            found[seen.place, head] = _map(seen, sequence, head, rows, columns)
+
+    watch(model, batch, see)
+    return list(found.values())
+
+
+def _chosen(model: nn.Module, choices: Sequence[HeadChoice]) -> dict[Place, list[int]]:
+    """The heads that are meant, by place; each choice must mean one at least."""
+    sites = {place: m.heads for m, place in places(model).items() if isinstance(m, Attention)}
+    for choice in choices:
+        if not any(choice.heads_of(place, heads) for place, heads in sites.items()):
+            raise ValueError(f"heads must name an attention head, got {choice}; there are {_listed(sites)}")
+    return {
+        place: sorted({h for choice in choices for h in choice.heads_of(place, heads)})
+        for place, heads in sites.items()
+    }
+
+
+def _listed(sites: Mapping[Place, int]) -> str:
+    """``encoder.attention:0-5:0-7``, and so on."""
+    texts = []
+    for site in dict.fromkeys(place.site for place in sites):
+        layers = [place.layer for place in sites if place.site == site]
+        heads = max(count for place, count in sites.items() if place.site == site)
+        texts.append(f"{site}:{_span(min(layers), max(layers))}:{_span(0, heads - 1)}")
+    return ", ".join(texts) or "none in this model"
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _names(argument: str, tokens: Sequence[str] | None, length: int) -> list[str]:
+    if tokens is None:
+        return [str(i) for i in range(length)]
+    if len(tokens) != length:
+        raise ValueError(f"{argument} must name {length} positions, got {len(tokens)}")
+    return list(tokens)
+
+
+def _map(seen: Seen, sequence: int, head: int, rows: list[str], columns: list[str]) -> AttentionMap:
+    lookup = dict(seen.lookup)
+    group = lookup["q"].shape[1] // lookup["k"].shape[1]
+    lookup["q"], lookup["k"] = lookup["q"][:, head, None], lookup["k"][:, head // group, None]  # (B, 1, N|M, D)
+    for name in ("gamma", "bias"):
+        lookup[name] = None if lookup[name] is None else lookup[name][head, None]
+    mask = lookup["attn_mask"]
+    if mask is not None and mask.shape[1] > 1:
+        lookup["attn_mask"] = mask[:, head, None]
+    weights, visible, _, _ = block(lookup, slice(sequence, sequence + 1))
+    weights, visible = weights[0, 0].cpu(), visible[0, 0].cpu()  # (N, M)
+    kept = torch.ones(len(rows), dtype=torch.bool) if seen.query_mask is None else seen.query_mask[sequence].cpu()
+    shown = visible[kept].any(0)  # a key that no query may see is padding
+    return AttentionMap(
+        site=seen.place.site,
+        layer=seen.place.layer,
+        head=head,
+        weights=weights[kept][:, shown],
+        visible=visible[kept][:, shown],
+        queries=[name for name, keep in zip(rows, kept.tolist(), strict=True) if keep],
+        keys=[name for name, keep in zip(columns, shown.tolist(), strict=True) if keep],
+    )

@@ -1,0 +1,153 @@
+"""What a report holds: plain numbers, per site, layer and head. None stands for what no row could tell."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from reluformer.report.maps import AttentionMap
+
+
+@dataclass(frozen=True)
+class LengthReport:
+    """The live rows that see ``fewest`` to ``most`` keys; the measures are those of :class:`HeadReport`."""
+
+    fewest: int
+    most: int
+    rows: int
+    mass: float
+    entropy: float
+    effective_keys: float
+
+
+@dataclass(frozen=True)
+class HeadReport:
+    """What the rows of one head did, on average over its live rows.
+
+    A row is live if it has a positive weight. Where weights may be negative (identity, gelu), the entropy, the
+    effective keys and the top shares are those of the positive part; mass and zeros are of all weights.
+
+    Attributes:
+        rows: Rows measured; padding is none.
+        live: Those with a positive weight.
+        dead: Share of the others.
+        mass: ``sum_j w_ij``.
+        entropy: In nats, of the normalised row.
+        effective_keys: ``(sum_j w_ij)^2 / sum_j w_ij^2``.
+        zeros: Share of exact zeros among the keys that the row sees.
+        top_0_2_percent: Share of the mass in the largest 0.2 % of those keys, rounded up to whole keys.
+        top_1_percent: The same for 1 %.
+        top_10_percent: The same for 10 %.
+        by_length: The live rows by how many keys they see: 1 and 2, 3 and 4, 5 to 8, and so on.
+    """
+
+    rows: int
+    live: int
+    dead: float | None
+    mass: float | None
+    entropy: float | None
+    effective_keys: float | None
+    zeros: float | None
+    top_0_2_percent: float | None
+    top_1_percent: float | None
+    top_10_percent: float | None
+    by_length: list[LengthReport]
+
+
+@dataclass(frozen=True)
+class SiteReport:
+    """What one memory did.
+
+    Attributes:
+        name: Of the module in the model.
+        site: The name without the layer.
+        layer: Number of the layer, 0 where there are none.
+        kind: ``"attention"`` or ``"key-value"``.
+        activation: Of its weights.
+        heads: One report per head; a key-value memory has one.
+        variance_ratio: Variance of the output's entries over that of the residual stream's, but for padding.
+        anisotropy: Mean cosine between the outputs of different positions of the batch; a zero vector has none.
+    """
+
+    name: str
+    site: str
+    layer: int
+    kind: str
+    activation: str
+    heads: list[HeadReport]
+    variance_ratio: float | None
+    anisotropy: float | None
+
+    @property
+    def mean(self) -> HeadReport:
+        """All its heads as one."""
+        return pooled(self.heads)
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """What every memory of a model did on a batch, in the order of their calls.
+
+    Attributes:
+        sites: One report per memory.
+        about: What was measured, in words for whoever reads the file later.
+    """
+
+    sites: list[SiteReport]
+    about: dict[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as dicts, lists, numbers and None: ready for JSON."""
+        return dataclasses.asdict(self)
+
+    def table(self, heads: bool = False) -> "Table":
+        """A table of the memories, or of every head."""
+        from reluformer.report.tables import site_table
+
+        return site_table(self, heads)
+
+    def length_table(self) -> "Table":
+        """A table of the attention sites by the number of keys that a row sees, over all layers and heads."""
+        from reluformer.report.tables import length_table
+
+        return length_table(self)
+
+    def save(self, folder: Path | str, maps: Sequence["AttentionMap"] = ()) -> list[Path]:
+        """Write ``report.json`` and one PNG per map (see :func:`attention_maps`); returns the paths."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = [folder / "report.json"]
+        paths[0].write_text(json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        if maps:
+            from reluformer.report.figures import draw_map
+
+            for drawn in maps:
+                paths.append(folder / f"{drawn.site}-{drawn.layer}-{drawn.head}.png")
+                draw_map(paths[-1], drawn)
+        return paths
+
+
+def pooled(heads: Sequence[HeadReport]) -> HeadReport:
+    """Several heads as one: every measure averaged over the live rows of all of them."""
+    rows, live = sum(h.rows for h in heads), sum(h.live for h in heads)
+    means = {
+        name: sum((getattr(h, name) or 0.0) * h.live for h in heads) / live if live else None
+        for name in (f.name for f in dataclasses.fields(HeadReport))
+        if name not in ("rows", "live", "dead", "by_length")
+    }
+    spans = sorted({(x.fewest, x.most) for h in heads for x in h.by_length})
+    by_length = [_pooled_length([x for h in heads for x in h.by_length if x.fewest == span[0]]) for span in spans]
+    return HeadReport(rows=rows, live=live, dead=1 - live / rows if rows else None, by_length=by_length, **means)
+
+
+def _pooled_length(parts: Sequence[LengthReport]) -> LengthReport:
+    rows = sum(x.rows for x in parts)
+    means = {
+        name: sum(getattr(x, name) * x.rows for x in parts) / rows for name in ("mass", "entropy", "effective_keys")
+    }
+    return LengthReport(parts[0].fewest, parts[0].most, rows, **means)

@@ -1,0 +1,106 @@
+"""``reluformer inspect`` on a tiny model with random weights."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import typer
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+from typer.testing import CliRunner
+
+from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
+from reluformer.report.commands import inspect
+
+WORDS = ["<pad>", "<s>", "</s>", "<unk>", "a", "small", "house", "ein", "kleines", "Haus"]
+app = typer.Typer()
+app.command()(inspect)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model as ``save_pretrained`` leaves it."""
+    torch.manual_seed(0)
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 2)])
+    names = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    path = tmp_path_factory.mktemp("model")
+    PreTrainedTokenizerFast(tokenizer_object=words, **names).save_pretrained(path)
+    config = ReLUFormerConfig.preset(
+        "reluformer-tiny", vocab_size=len(WORDS), pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        decoder_start_token_id=1,
+    )  # fmt: skip
+    ReLUFormerForConditionalGeneration(config).save_pretrained(path)
+    return path
+
+
+def run(*arguments: object, stdin: str | None = None) -> tuple[int, str]:
+    result = CliRunner().invoke(app, [str(x) for x in arguments], input=stdin)
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result.exit_code, result.output
+
+
+def test_prints_and_keeps(folder: Path, tmp_path: Path) -> None:
+    status, out = run(
+        "a small house", "--model", folder, "--target", "ein kleines Haus", "--out", tmp_path / "seen",
+        "--heads", "decoder.cross_attention:1:*,encoder.self_attention:0:2",
+    )  # fmt: skip
+    assert status == 0, out
+    assert "target: ein kleines Haus" in out
+    for site in ("encoder.self_attention", "decoder.self_attention", "decoder.cross_attention", "decoder.ffn"):
+        assert site in out
+    assert sorted(path.name for path in (tmp_path / "seen").iterdir()) == [
+        *(f"decoder.cross_attention-1-{h}.png" for h in range(4)),
+        "encoder.self_attention-0-2.png",
+        "report.json",
+    ]
+    report = json.loads((tmp_path / "seen" / "report.json").read_text())
+    assert report["about"]["source"] == "a small house"
+    rows = {site["site"]: site["heads"][0]["rows"] for site in report["sites"]}
+    assert rows == dict.fromkeys(rows, 4)  # three words and the end; the start and three words
+
+
+def test_json_of_what_the_model_says(folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text("a house\n")
+    for text, stdin in ((str(file), None), ("-", "a house\n"), ("a house", None)):
+        status, out = run(text, "--model", folder, "--json", stdin=stdin)
+        assert status == 0, out
+        report = json.loads(out[out.index("{") :])
+        assert report["about"]["source"] == "a house"
+        assert {site["layer"] for site in report["sites"]} == {0, 1}
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_usual_maps(folder: Path, tmp_path: Path) -> None:
+    status, out = run("a house", "--model", folder, "--target", "ein Haus", "--out", tmp_path)
+    assert status == 0, out
+    assert sorted(path.name for path in tmp_path.glob("*.png")) == [
+        "decoder.cross_attention-1-0.png",
+        "decoder.self_attention-1-0.png",
+        "encoder.self_attention-1-0.png",
+    ]
+
+
+def test_refusals(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\xff")
+    refused = {
+        (" ", "--model", folder): "takes a text, got an empty one",
+        (tmp_path / "bytes.txt", "--model", folder): "cannot read",
+        ("a", "--model", folder, "--target", ""): "takes a text, got an empty one",
+        ("a", "--model", folder, "--heads", "x:0:0"): "give --out too",
+        ("a", "--model", folder, "--heads", "x", "--out", tmp_path / "o"): "must be site:layer:head",
+        ("a", "--model", folder, "--heads", "x:0:0", "--out", tmp_path / "o"): "heads must name an attention head",
+        ("a", "--model", folder, "--out", __file__): "takes a folder",
+        ("a", "--model", tmp_path / "empty"): "cannot inspect",
+        ("a", "--model", tmp_path / "none"): "takes a folder or a name, there is no folder",
+    }
+    for arguments, words in refused.items():
+        status, out = run(*arguments)
+        assert status == 2, arguments
+        assert words in " ".join(out.replace("│", " ").split()), out
+    assert not (tmp_path / "o").exists()
