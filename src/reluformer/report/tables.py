@@ -11,7 +11,7 @@ from reluformer.report.records import HeadReport, MemoryReport, SiteReport, pool
 MEASURES = ("mass", "entropy", "keys", "zeros", "dead", "0.2%", "1%", "10%")
 CAPTION = (
     "mean over live rows; keys: effective keys; zeros: percent of keys; dead: percent of rows; 0.2%, 1%, 10%: percent "
-    "of the mass in that share of keys; var: of output over input; aniso: mean cosine of outputs"
+    "of the mass in that share of keys; var: of output over residual; aniso: mean cosine of outputs"
 )
 
 

@@ -1,0 +1,25 @@
+"""ReLU attention in the models of Hugging Face's transformers.
+
+Importing this package registers ``attn_implementation="reluformer"`` and the classes of converted models, so that
+``AutoModelForSeq2SeqLM.from_pretrained(folder)`` and its kind load what :func:`convert` made and ``save_pretrained``
+saved.
+"""
+
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from reluformer.integration.attention import NAME, attend, make_mask
+from reluformer.integration.conversion import attention_sites, calibrate, convert
+from reluformer.integration.families import register_families
+from reluformer.integration.memory import AttentionMemory
+
+__all__ = ["AttentionMemory", "attention_sites", "calibrate", "convert", "register"]
+
+
+def register() -> None:
+    """Tell transformers about ReLU attention and the converted classes; a second time changes nothing."""
+    AttentionInterface.register(NAME, attend)
+    AttentionMaskInterface.register(NAME, make_mask)
+    register_families()
+
+
+register()

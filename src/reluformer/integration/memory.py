@@ -1,0 +1,71 @@
+"""What ``convert`` puts into an attention module: the ReLU memory, which looks up what the module projects."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reluformer.memory.activations import FUSED
+from reluformer.memory.calibration import expected_mass
+from reluformer.memory.scale import Gamma
+from reluformer.memory.settings import MemorySettings
+from reluformer.ops import relu_attention
+
+# The projections stay the model's own, so what acts on them or between them cannot be had.
+NEUTRAL = {"norm": "none", "query_key_norm": False, "slots": 0}
+
+
+class AttentionMemory(nn.Module):
+    """ReLU attention with one gamma (and one bias, if the settings have one) per query head."""
+
+    def __init__(self, settings: MemorySettings, heads: int) -> None:
+        super().__init__()
+        self.settings = settings
+        self.gamma = Gamma(settings, heads)
+        self.bias = None if settings.bias is None else nn.Parameter(torch.full((heads,), float(settings.bias)))
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+        """Look up ``q (B, Hq, N, D)`` in ``k, v (B, Hk, M, D)``; options as in :func:`reluformer.relu_attention`."""
+        power = FUSED[self.settings.activation]
+        return relu_attention(
+            q, k, v, gamma=self.gamma(), alpha=self.settings.alpha, power=power, bias=self.bias, **options
+        )
+
+    def start(self, length: int, causal: bool) -> None:
+        """Set what it learns by formula, for sequences of this length; what a checkpoint brought or was set stays."""
+        if _claim(self.gamma.log_gamma):
+            self.gamma.start_at(expected_mass(self.settings, length, causal))
+        if self.bias is not None and _claim(self.bias):
+            nn.init.constant_(self.bias, float(self.settings.bias or 0.0))
+
+    @torch.no_grad()
+    def calibrate_on(
+        self, q: Tensor, k: Tensor, v: Tensor, *, query_mask: Tensor | None = None, **options: Any
+    ) -> None:
+        """Let gamma take in the mean mass of these rows; ``query_mask (B, N)`` says which of them count."""
+        _, stats = self.forward(q, k, v, **options, return_stats=True)  # past the hooks, one of which calls this
+        counted = stats.mass > 0  # (B, Hq, N)
+        if query_mask is not None:
+            counted = counted & query_mask[:, None, :]
+        total = counted.sum((0, 2)).clamp_min(1)
+        self.gamma.take_in(stats.mass.where(counted, 0.0).sum((0, 2)) / total)
+
+
+def check_settings(settings: MemorySettings) -> MemorySettings:
+    """The settings, if attention in another model can have them."""
+    if settings.activation not in FUSED:
+        raise ValueError(f"settings.activation must be one of {', '.join(FUSED)}, got {settings.activation!r}")
+    for name, neutral in NEUTRAL.items():
+        if getattr(settings, name) != neutral:
+            raise ValueError(
+                f"settings.{name} must be {neutral!r} in a converted model, got {getattr(settings, name)!r}"
+            )
+    return settings
+
+
+def _claim(parameter: Any) -> bool:
+    """Whether a parameter is there and not set yet, by transformers' own mark; from now on it is."""
+    unset = parameter is not None and not getattr(parameter, "_is_hf_initialized", False)
+    if unset:
+        parameter._is_hf_initialized = True
+    return unset
