@@ -44,11 +44,7 @@ class AttentionMemory(nn.Module):
     ) -> None:
         """Let gamma take in the mean mass of these rows; ``query_mask (B, N)`` says which of them count."""
         _, stats = self.forward(q, k, v, **options, return_stats=True)  # past the hooks, one of which calls this
-        counted = stats.mass > 0  # (B, Hq, N)
-        if query_mask is not None:
-            counted = counted & query_mask[:, None, :]
-        total = counted.sum((0, 2)).clamp_min(1)
-        self.gamma.take_in(stats.mass.where(counted, 0.0).sum((0, 2)) / total)
+        self.gamma.take_in(stats.mass, query_mask)
 
 
 def check_settings(settings: MemorySettings) -> MemorySettings:

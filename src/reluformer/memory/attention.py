@@ -141,8 +141,4 @@ class Attention(nn.Module):
         options = {"key_mask": None, "attn_mask": None, "limit": None, "rotate": None} | options | {"store": None}
         _, stats = lookup(**self._call(x, context, **options), return_stats=True)
         assert stats is not None
-        counted = stats.mass > 0
-        if query_mask is not None:
-            counted = counted & query_mask[:, None, :]
-        total = counted.sum((0, 2)).clamp_min(1)
-        self.gamma.take_in(stats.mass.where(counted, 0.0).sum((0, 2)) / total)
+        self.gamma.take_in(stats.mass, query_mask)

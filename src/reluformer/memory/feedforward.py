@@ -52,4 +52,4 @@ class KeyValueMemory(nn.Module):
     @torch.no_grad()
     def calibrate_on(self, x: Tensor) -> None:
         """Let gamma take in the mean mass of the rows ``x``."""
-        self.gamma.take_in(self.weights(x).float().sum(-1).mean().reshape(1))
+        self.gamma.take_in(self.weights(x).float().sum(-1).reshape(1, 1, -1))

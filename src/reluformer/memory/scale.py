@@ -38,8 +38,16 @@ class Gamma(nn.Module):
             self.log_gamma.fill_(math.log(gamma))
 
     @torch.no_grad()
-    def take_in(self, mass: Tensor) -> None:
-        """Divide the weights by their mean mass ``(heads,)`` too; a head without any keeps its gamma."""
-        if self.log_gamma is not None:
-            alive = mass > 0
-            self.log_gamma += torch.where(alive, mass, 1.0).log().to(self.log_gamma)
+    def take_in(self, mass: Tensor, query_mask: Tensor | None = None) -> None:
+        """Divide the weights by the mean of these masses ``(B, heads, N)`` too, over rows that are alive.
+
+        ``query_mask (B, N)`` says which rows count; a head without any keeps its gamma.
+        """
+        if self.log_gamma is None:
+            return
+        counted = mass > 0
+        if query_mask is not None:
+            counted = counted & query_mask[:, None, :]
+        rows = counted.sum((0, 2))  # (heads,)
+        mean = mass.where(counted, 0.0).sum((0, 2)) / rows.clamp_min(1)
+        self.log_gamma += torch.where(rows > 0, mean, 1.0).log().to(self.log_gamma)
