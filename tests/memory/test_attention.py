@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from reluformer import relu_attention
-from reluformer.memory import Attention, MemorySettings, Regulariser
+from reluformer.memory import Attention, MemorySettings
 from reluformer.memory.activations import ACTIVATIONS
 
 SOFTMAX = MemorySettings("softmax", alpha=0.0, gamma="none")
@@ -57,27 +57,29 @@ def test_query_key_norm_bounds_the_scores():
     torch.testing.assert_close(rms, torch.ones_like(rms), atol=1e-3, rtol=0)
 
 
-class TestRegulariser:
-    def test_is_off_by_default_and_costs_nothing(self, monkeypatch):
-        def no_statistics(*args, **kwargs):
-            assert not kwargs["return_stats"]
-            return relu_attention(*args, **kwargs)
+def test_statistics_only_if_asked_for(monkeypatch):
+    asked = []
 
-        monkeypatch.setattr("reluformer.memory.lookup.relu_attention", no_statistics)
-        attention = Attention(32, 4, MemorySettings()).train()
-        assert attention(torch.randn(2, 9, 32))[1] is None
+    def spy(*args, **kwargs):
+        asked.append(kwargs["return_stats"])
+        return relu_attention(*args, **kwargs)
 
-    def test_only_in_training(self):
-        attention = Attention(32, 4, MemorySettings(), regulariser=Regulariser(mass=1.0))
-        assert attention(torch.randn(2, 9, 32))[1] is not None
-        assert attention.eval()(torch.randn(2, 9, 32))[1] is None
+    monkeypatch.setattr("reluformer.memory.lookup.relu_attention", spy)
+    attention = Attention(32, 4, MemorySettings(slots=3), causal=True)
+    x = torch.randn(2, 9, 32)
+    plain, none = attention(x)
+    out, stats = attention(x, return_stats=True)
+    assert asked == [False, True]
+    assert none is None
+    torch.testing.assert_close(out, plain)
+    assert stats.mass.shape == (2, 4, 9)
 
-    def test_leaves_padded_queries_out(self):
-        attention = Attention(32, 4, MemorySettings(), regulariser=Regulariser(mass=1.0, entropy=1.0))
-        x = torch.randn(1, 6, 32)
-        padded = torch.cat([x, torch.randn(1, 3, 32)], dim=1)
-        mask = torch.arange(9)[None] < 6
-        torch.testing.assert_close(attention(padded, key_mask=mask, query_mask=mask)[1], attention(x)[1])
+
+def test_counts_the_keys_in_sight():
+    attention = Attention(32, 4, MemorySettings(slots=3), causal=True)
+    mask = torch.arange(9)[None] >= torch.tensor([[0], [5]])
+    assert attention.count(9, 9, None, mask.device)[0, 0].tolist() == [3 + i for i in range(1, 10)]
+    assert attention.count(9, 9, mask, mask.device)[1, 0].tolist() == [3 + max(0, i - 5) for i in range(1, 10)]
 
 
 @pytest.mark.parametrize(

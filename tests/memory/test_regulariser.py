@@ -14,28 +14,41 @@ def stats(mass, entropy):
 
 def test_unit_mass_and_low_entropy_cost_nothing():
     count = torch.tensor([[[8.0, 8.0]]])
-    assert Regulariser(1.0, 1.0)(stats([1.0, 1.0], [0.3, 1.0]), count) == 0
+    assert Regulariser(1.0, 1.0)([stats([1.0, 1.0], [0.3, 1.0])], count) == 0
 
 
 def test_both_terms():
     rows = stats([math.e, math.exp(-3)], [2.0, 1.0])
     count = torch.tensor([[[10.0, 10.0]]])
-    assert Regulariser(mass=0.5)(rows, count).item() == pytest.approx(0.5 * (1 + 3) / 2)
+    assert Regulariser(mass=0.5)([rows], count).item() == pytest.approx(0.5 * (1 + 3) / 2)
     excess = 2.0 - 0.7 * math.log(10)
-    assert Regulariser(entropy=0.1)(rows, count).item() == pytest.approx(0.1 * excess / 2, rel=1e-6)
+    assert Regulariser(entropy=0.1)([rows], count).item() == pytest.approx(0.1 * excess / 2, rel=1e-6)
+
+
+def test_sites_add_up():
+    sites = [stats([2.0, 0.0], [0.0, 0.0]), stats([3.0, 4.0], [0.0, 0.0])]
+    expected = math.log(2) + (math.log(3) + math.log(4)) / 2  # each the mean over its own live rows
+    assert Regulariser(mass=1.0)(sites, torch.ones(1, 1, 2)).item() == pytest.approx(expected)
+
+
+def test_padding_is_left_out():
+    mask = torch.tensor([[True, False]])
+    assert Regulariser(mass=1.0)([stats([2.0, 9.0], [0.0, 0.0])], torch.ones(1, 1, 2), mask).item() == pytest.approx(
+        math.log(2)
+    )
 
 
 def test_dead_rows_and_single_keys_are_left_alone():
     rows = stats([0.0, 2.0], [0.0, 0.0])
     count = torch.tensor([[[5.0, 1.0]]])
-    penalty = Regulariser(1.0, 1.0)(rows, count)
+    penalty = Regulariser(1.0, 1.0)([rows], count)
     assert penalty.item() == pytest.approx(math.log(2))  # the mean over the one row that is alive
     penalty.backward()
     assert rows.mass.grad.tolist() == [[[0.0, 0.5]]]
 
 
 def test_no_row_alive():
-    assert Regulariser(1.0, 1.0)(stats([0.0], [0.0]), torch.ones(1, 1, 1)) == 0
+    assert Regulariser(1.0, 1.0)([stats([0.0], [0.0])], torch.ones(1, 1, 1)) == 0
 
 
 def test_is_false_when_off():

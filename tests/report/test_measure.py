@@ -32,7 +32,7 @@ CASES = {
 def attention(activation="relu", heads=2, key_heads=None, causal=False, **settings) -> Attention:
     module = Attention(WIDTH, heads, MemorySettings(activation, **settings), key_heads, causal)
     if module.gamma.log_gamma is not None:
-        module.gamma.take_in(torch.rand(heads) + 0.5)
+        module.gamma.take_in(torch.rand(1, heads, 1) + 0.5)
     return module
 
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from reluformer.memory.lookup import lookup
 from reluformer.memory.norms import output_norm
 from reluformer.memory.persistent import PersistentMemory
-from reluformer.memory.regulariser import Regulariser
 from reluformer.memory.scale import Gamma
 from reluformer.memory.settings import MemorySettings
+from reluformer.ops import AttentionStats
 from reluformer.ops.visibility import UNBOUNDED, Band, count_visible
 
 Rotation = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -27,8 +27,7 @@ class Attention(nn.Module):
         heads: Query heads.
         settings: What kind of memory it is.
         key_heads: Key heads, a divisor of ``heads``; None for as many.
-        causal: Whether a query sees later positions.
-        regulariser: What the statistics of its rows cost in training.
+        causal: Whether later positions are hidden from a query.
     """
 
     def __init__(
@@ -38,7 +37,6 @@ class Attention(nn.Module):
         settings: MemorySettings,
         key_heads: int | None = None,
         causal: bool = False,
-        regulariser: Regulariser | None = None,
     ) -> None:
         super().__init__()
         key_heads = key_heads or heads
@@ -47,7 +45,7 @@ class Attention(nn.Module):
         if heads % key_heads:
             raise ValueError(f"key_heads must divide the {heads} heads, got {key_heads}")
         self.heads, self.key_heads, self.head_dim = heads, key_heads, width // heads
-        self.settings, self.causal, self.regulariser = settings, causal, regulariser or Regulariser()
+        self.settings, self.causal = settings, causal
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, key_heads * self.head_dim)
         self.value = nn.Linear(width, key_heads * self.head_dim)
@@ -71,29 +69,30 @@ class Attention(nn.Module):
         limit: Tensor | None = None,
         rotate: Rotation | None = None,
         store: Store | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Look up ``x (B, N, width)``; returns the output and, in training, what the regulariser asks for.
+        return_stats: bool = False,
+    ) -> tuple[Tensor, AttentionStats | None]:
+        """Look up ``x (B, N, width)``; returns the output and, if asked, the statistics of its rows, ``(B, H, N)``.
 
         Args:
             x: Queries.
             context: Where keys and values come from, ``(B, M, width)``; None for ``x``.
             key_mask: Which keys may be seen, ``(B, M)``.
             attn_mask: Which pairs may be seen, broadcasts to ``(B, 1, N, M)``; takes the place of causality.
-            query_mask: Which queries the regulariser counts, ``(B, N)``.
+            query_mask: Which queries are no padding, ``(B, N)``: for calibration and reports, which look on; the output
+                does not depend on it.
             limit: The last key that each query may see, ``(N,)``, where a store has room for more keys than there are.
             rotate: Turns queries and keys by their positions.
             store: Given how to make keys and values, returns all of them: a cache.
+            return_stats: Whether to compute the statistics.
         """
         call = self._call(x, context, key_mask, attn_mask, limit, rotate, store)
-        wanted = self.training and bool(self.regulariser)
-        out, stats = lookup(**call, return_stats=wanted)
-        out = self.output(self.norm(out.transpose(1, 2).flatten(2)))  # (B, N, width)
-        if stats is None:
-            return out, None
-        q, k = call["q"], call["k"]
-        band = Band(UNBOUNDED, 0 if call["causal"] else UNBOUNDED)
-        count = count_visible(band, q.shape[2], k.shape[2], call["key_mask"], call["attn_mask"], x.device)
-        return out, self.regulariser(stats, count, query_mask)
+        out, stats = lookup(**call, return_stats=return_stats)
+        return self.output(self.norm(out.transpose(1, 2).flatten(2))), stats  # (B, N, width)
+
+    def count(self, n: int, m: int, key_mask: Tensor | None, device: torch.device) -> Tensor:
+        """How many keys each of ``n`` queries sees among ``m`` and the learned slots: broadcasts to ``(B, H, N)``."""
+        band = Band(UNBOUNDED, 0 if self.causal else UNBOUNDED)
+        return count_visible(band, n, m, key_mask, None, device) + self.settings.slots
 
     def _call(
         self,
@@ -137,7 +136,8 @@ class Attention(nn.Module):
     def calibrate_on(
         self, x: Tensor, context: Tensor | None = None, *, query_mask: Tensor | None = None, **options: Any
     ) -> None:
-        """Let gamma take in the mean mass of these rows; arguments as in :meth:`forward`."""
+        """Let gamma take in the mean mass of these rows, those of ``query_mask (B, N)``; options of :meth:`forward`."""
+        options.pop("return_stats", None)
         options = {"key_mask": None, "attn_mask": None, "limit": None, "rotate": None} | options | {"store": None}
         _, stats = lookup(**self._call(x, context, **options), return_stats=True)
         assert stats is not None

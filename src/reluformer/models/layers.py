@@ -9,39 +9,32 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from reluformer.memory.attention import Attention, Store
 from reluformer.memory.feedforward import KeyValueMemory
-from reluformer.memory.regulariser import Regulariser
 from reluformer.models.configuration import ReLUFormerConfig
+from reluformer.ops import AttentionStats
 
 
 class Sublayer(nn.Module):
     """A memory on the residual stream: ``x + dropout(memory(norm(x)))``, or with the norm after the sum."""
 
-    def __init__(self, config: ReLUFormerConfig, memory: nn.Module) -> None:
+    def __init__(self, config: ReLUFormerConfig, memory: Attention | KeyValueMemory) -> None:
         super().__init__()
         self.memory = memory
         self.norm = nn.LayerNorm(config.d_model)
         self.dropout = nn.Dropout(config.dropout)
         self.before = config.norm_order == "pre"
 
-    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-        """The stream after the sublayer, and the memory's penalty if it has one."""
+    def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, AttentionStats | None]:
+        """The stream after the sublayer, and the memory's statistics if it was asked for them."""
         out = self.memory(self.norm(x) if self.before else x, *args, **kwargs)
-        out, penalty = out if isinstance(out, tuple) else (out, None)
+        out, stats = out if isinstance(out, tuple) else (out, None)
         x = x + self.dropout(out)
-        return (x if self.before else self.norm(x)), penalty
+        return (x if self.before else self.norm(x)), stats
 
 
 def attention(config: ReLUFormerConfig, site: str) -> Sublayer:
     """The attention sublayer of a kind of site."""
-    memory = Attention(
-        config.d_model,
-        config.heads,
-        config.memory(site),
-        key_heads=config.key_heads,
-        causal=site == "decoder_self",
-        regulariser=Regulariser(**(config.regulariser or {})),
-    )
-    return Sublayer(config, memory)
+    causal = site == "decoder_self"
+    return Sublayer(config, Attention(config.d_model, config.heads, config.memory(site), config.key_heads, causal))
 
 
 def feedforward(config: ReLUFormerConfig) -> Sublayer | None:
@@ -60,12 +53,12 @@ class EncoderLayer(GradientCheckpointingLayer):
         self.self_attention = attention(config, "encoder_self")
         self.ffn = feedforward(config)
 
-    def forward(self, x: Tensor, **options: Any) -> tuple[Tensor, Tensor | None]:
-        """The stream ``(B, N, width)`` after the layer, and its penalties' sum."""
-        x, penalty = self.self_attention(x, **options)
+    def forward(self, x: Tensor, **options: Any) -> tuple[Tensor, AttentionStats | None]:
+        """The stream ``(B, N, width)`` after the layer; the options, and the statistics, are the attention's."""
+        x, stats = self.self_attention(x, **options)
         if self.ffn is not None:
             x, _ = self.ffn(x)
-        return x, penalty
+        return x, stats
 
 
 class DecoderLayer(GradientCheckpointingLayer):
@@ -86,14 +79,14 @@ class DecoderLayer(GradientCheckpointingLayer):
         self_options: dict[str, Any],
         cross_options: dict[str, Any],
         past_key_values: Cache | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """The stream after the layer, and its penalties' sum; the options are those of ``Attention.forward``."""
+    ) -> tuple[Tensor, AttentionStats | None, AttentionStats | None]:
+        """The stream after the layer, and the statistics of both attentions, to which the options go."""
         own, other = (None, None) if past_key_values is None else self._stores(past_key_values)
-        x, first = self.self_attention(x, store=own, **self_options)
-        x, second = self.cross_attention(x, source, store=other, **cross_options)
+        x, self_stats = self.self_attention(x, store=own, **self_options)
+        x, cross_stats = self.cross_attention(x, source, store=other, **cross_options)
         if self.ffn is not None:
             x, _ = self.ffn(x)
-        return x, first if second is None else second if first is None else first + second
+        return x, self_stats, cross_stats
 
     def _stores(self, cache: Any) -> tuple[Store, Store]:
         """How keys and values are kept: the target's grow, the source's are made once."""

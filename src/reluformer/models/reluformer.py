@@ -17,6 +17,7 @@ from reluformer.memory.attention import Attention
 from reluformer.memory.calibration import start_gammas
 from reluformer.memory.norms import GatedRMSNorm
 from reluformer.memory.persistent import PersistentMemory
+from reluformer.memory.regulariser import Regulariser
 from reluformer.memory.scale import Gamma
 from reluformer.models.configuration import ReLUFormerConfig
 from reluformer.models.layers import DecoderLayer, EncoderLayer
@@ -53,6 +54,12 @@ class ReLUFormerPreTrainedModel(PreTrainedModel):
     _supports_sdpa = True  # each memory chooses its own way, whatever attn_implementation says
     _can_compile_fullgraph = True
     _no_split_modules = ["EncoderLayer", "DecoderLayer"]  # noqa: RUF012, as the base class has it
+
+    @property
+    def _regulariser(self) -> Regulariser | None:
+        """The regulariser, if it is at work."""
+        regulariser = Regulariser(**(self.config.regulariser or {}))
+        return regulariser if self.training and regulariser else None
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -110,15 +117,19 @@ class Encoder(ReLUFormerPreTrainedModel):
         rotate = (
             rotation(position, self.config.d_model // self.config.heads) if self.positions.kind == "rotary" else None
         )
-        seen = [x]
-        penalty = None
+        regulariser = self._regulariser
+        seen, sites = [x], []
         for layer in self.layers:
-            x, extra = layer(x, key_mask=mask, query_mask=mask, rotate=rotate)
-            penalty = _add(penalty, extra)
+            x, stats = layer(x, key_mask=mask, query_mask=mask, rotate=rotate, return_stats=regulariser is not None)
+            sites.append(stats)
             seen.append(x)
+        cost = None
+        if regulariser is not None and sites:
+            first: Any = self.layers[0]
+            cost = regulariser(sites, first.self_attention.memory.count(x.shape[1], x.shape[1], mask, x.device), mask)
         x = self.norm(x)
         hidden = (*seen[:-1], x) if output_hidden_states else None
-        return _EncoderOutput(last_hidden_state=x, hidden_states=hidden, regularisation=penalty)
+        return _EncoderOutput(last_hidden_state=x, hidden_states=hidden, regularisation=cost)
 
 
 class Decoder(ReLUFormerPreTrainedModel):
@@ -160,18 +171,27 @@ class Decoder(ReLUFormerPreTrainedModel):
         limit = None
         if past_key_values is not None and _is_static(past_key_values):  # its keys go on past the last one written
             limit = torch.arange(n, device=x.device) + past
-        self_options = {"key_mask": mask, "query_mask": query_mask, "rotate": rotate, "limit": limit}
-        cross_options = {"key_mask": _needed(source_mask), "query_mask": query_mask}
-        seen = [x]
-        penalty = None
+        source_mask = _needed(source_mask)
+        regulariser = self._regulariser
+        shared = {"query_mask": query_mask, "return_stats": regulariser is not None}
+        self_options = shared | {"key_mask": mask, "rotate": rotate, "limit": limit}
+        cross_options = shared | {"key_mask": source_mask}
+        seen, self_sites, cross_sites = [x], [], []
         for layer in self.layers:
-            x, extra = layer(
+            x, self_stats, cross_stats = layer(
                 x, source, self_options=self_options, cross_options=cross_options, past_key_values=past_key_values
             )
-            penalty = _add(penalty, extra)
+            self_sites.append(self_stats)
+            cross_sites.append(cross_stats)
             seen.append(x)
+        cost = None
+        if regulariser is not None and self_sites:
+            first: Any = self.layers[0]
+            own, other = first.self_attention.memory, first.cross_attention.memory
+            cost = regulariser(self_sites, own.count(n, n, mask, x.device), query_mask)
+            cost = cost + regulariser(cross_sites, other.count(n, source.shape[1], source_mask, x.device), query_mask)
         x = self.norm(x)
-        return x, (*seen[:-1], x) if output_hidden_states else None, penalty
+        return x, (*seen[:-1], x) if output_hidden_states else None, cost
 
 
 class ReLUFormerModel(ReLUFormerPreTrainedModel):
