@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from reluformer.ops import arguments, operators, reference
+from reluformer.ops.padding import hide_keys, rescale
 from reluformer.ops.problem import Problem
 from reluformer.ops.statistics import AttentionStats
 from reluformer.ops.visibility import count_visible
@@ -16,6 +17,7 @@ from reluformer.ops.visibility import count_visible
 Backend = Literal["auto", "reference", "chunked", "triton"]
 BACKENDS = ("auto", "reference", "chunked", "triton")
 Stats = tuple[Tensor, AttentionStats]
+FEW_QUERIES = 16  # so few against a long cache: it is read once, with its mask, and not written
 
 
 class _PackedOptions(TypedDict, total=False):
@@ -134,6 +136,10 @@ def relu_attention(
         return (out, stats) if return_stats else out
 
     arguments.check_no_tangent(backend, q, k, v, per_head, bias, attn_mask)
+    padding = None
+    if backend == "triton" and attn_mask is None and bias is None and n > FEW_QUERIES:
+        padding, key_padding_mask = key_padding_mask, None
+        k = k if padding is None else hide_keys(k, padding)
     count = None
     if key_padding_mask is not None or attn_mask is not None:
         count = count_visible(band, n, m, key_padding_mask, attn_mask, q.device)
@@ -142,6 +148,8 @@ def relu_attention(
         divisor, float(alpha), power, scale, band, return_stats,
     )  # fmt: skip
     out, stats = operators.attend(problem, backend)
+    if padding is not None:
+        out, stats = rescale(out, stats, padding, band, float(alpha))
     return (out, stats) if return_stats else out
 
 

@@ -62,8 +62,9 @@ def test_masks(dtype, device):
     added = torch.randn(2, 80, 100, device=device)
     added[~flips(2, 80, 100)] = -torch.inf
     for options in (
-        {"key_padding_mask": padding},
+        {"key_padding_mask": padding},  # zero keys instead of a mask
         {"key_padding_mask": padding, "causal": True, "window": 30},
+        {"key_padding_mask": padding, "bias": True, "causal": True},  # a bias would lift them: the mask stays
         {"attn_mask": flips(80, 100)},
         {"attn_mask": flips(2, 2, 80, 100), "bias": True, "causal": True},
         {"attn_mask": flips(2, 1, 80, 100), "key_padding_mask": padding},
