@@ -131,25 +131,28 @@ def _one_row(
     key_mask: Tensor | None,
     attn_mask: Tensor | None,
 ) -> Tensor:
-    """A step of decoding: so little to compute that launches take the time, and two plain products need the fewest."""
+    """A step of decoding: so little to compute that launches take the time, and these are the fewest."""
     b, heads, _, d = q.shape
-    scores = (q.view(b, k.shape[1], -1, d) * scale) @ k.transpose(-2, -1)  # (B, Hk, groups, M)
-    scores = scores.view(b, heads, 1, -1)
+    key_heads, m = k.shape[1:3]
+    power = FUSED[settings.activation]
+    visible = _visible(1, m, False, key_mask, attn_mask, q.device)
+    plain = visible is None and bias is None
+    if plain:  # a factor of all weights is one of all scores
+        scale = scale * (m / 2) ** (-settings.alpha / power)
+    queries, keys = q.reshape(b * key_heads, -1, d), k.reshape(b * key_heads, m, d)
+    weights = torch.baddbmm(q.new_empty(1, 1, 1), queries, keys.mT, beta=0, alpha=scale)  # (B * Hk, groups, M)
     if bias is not None:
-        scores = scores + bias.to(scores.dtype)[:, None, None]
-    visible = _visible(1, k.shape[2], False, key_mask, attn_mask, q.device)
-    weights = scores.relu_()
-    count: Tensor | float = float(k.shape[2])
+        weights = (weights.view(b, heads, m) + bias.to(weights.dtype)[:, None]).view_as(weights)
+    weights.relu_()
     if visible is not None:
-        weights = weights.masked_fill_(~visible, 0.0)
-        count = visible.sum(-1, keepdim=True).clamp_min(1)  # (B|1, H|1, 1, 1)
-    if FUSED[settings.activation] == 2:
+        weights.view(b, heads, 1, m).masked_fill_(~visible, 0.0)
+    if power == 2:
         weights = weights.square()
-    out = weights.view(b, k.shape[1], -1, k.shape[2]) @ v
-    factor = (count / 2) ** -settings.alpha
-    if gamma is not None:
-        factor = factor / gamma[:, None, None]
-    return out.view(b, heads, 1, d) * (factor.to(out.dtype) if isinstance(factor, Tensor) else factor)
+    out = torch.bmm(weights, v.reshape(b * key_heads, m, d)).view(b, heads, 1, d)
+    if not plain:
+        count = torch.full((1,), m, device=q.device) if visible is None else visible.sum(-1, keepdim=True)
+        out = out * ((count.clamp_min(1) / 2) ** -settings.alpha).to(out.dtype)
+    return out if gamma is None else out.div_(gamma[:, None, None])
 
 
 def _softmax(
