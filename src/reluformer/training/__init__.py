@@ -1,0 +1,1 @@
+"""Training: batches by what they cost, checkpoints and their averages."""

@@ -1,0 +1,69 @@
+import pytest
+import torch
+
+from reluformer.training.batching import CostBatches
+
+
+def lengths(count=5000, longest=300):
+    return torch.randint(1, longest, (count,), generator=torch.Generator().manual_seed(0)).tolist()
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_every_example_once_and_no_batch_over_budget(shuffle):
+    n = lengths()
+    batches = CostBatches(n, budget=4096, quadratic=512, shuffle=shuffle)
+    found = list(batches)
+    assert sorted(i for batch in found for i in batch) == list(range(len(n)))
+    assert all(batches.cost(len(b), max(n[i] for i in b)) <= 4096 for b in found)
+    assert len(batches) == len(found)
+
+
+def test_little_is_padding():
+    n = lengths()
+    padded = sum(len(b) * max(n[i] for i in b) for b in CostBatches(n, budget=8192))
+    assert padded < 1.06 * sum(n)
+
+
+def test_long_batches_hold_fewer_tokens():
+    batches = CostBatches([64] * 1000 + [2048] * 100, budget=32768, quadratic=2048)
+    tokens = {64: set(), 2048: set()}
+    for batch in batches:
+        length = batches.lengths[batch].max().item()
+        tokens[length].add(len(batch) * length)
+    assert max(tokens[2048]) == 16384  # at the length where attention is half of the cost
+    assert max(tokens[64]) > 30000
+
+
+def test_an_example_over_budget_comes_alone():
+    assert sorted(CostBatches([5, 10000, 5], budget=100, shuffle=False), key=len) == [[1], [0, 2]]
+
+
+def test_seed_and_epoch_decide_the_order():
+    n = lengths(500)
+
+    def order(seed, epoch):
+        batches = CostBatches(n, budget=2048, seed=seed)
+        batches.set_epoch(epoch)
+        return list(batches)
+
+    assert order(0, 0) == order(0, 0)
+    assert order(0, 0) != order(0, 1)
+    assert order(0, 0) != order(1, 0)
+
+
+def test_evaluation_starts_with_the_longest():
+    n = lengths(500)
+    first = next(iter(CostBatches(n, budget=2048, shuffle=False)))
+    assert n[first[0]] == max(n)
+
+
+def test_nothing_gives_nothing():
+    assert list(CostBatches([], budget=10)) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({"budget": 0}, "budget"), ({"budget": 1, "quadratic": 0.5}, "quadratic")]
+)
+def test_errors_name_the_argument(options, message):
+    with pytest.raises(ValueError, match=f"{message} must be an int >= 1, got"):
+        CostBatches([1], **options)
