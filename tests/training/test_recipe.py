@@ -1,0 +1,92 @@
+import pytest
+
+from reluformer.training.recipe import Recipe, Stage, read_recipe, to_yaml
+
+TEXT = """
+data: prepared
+out: runs/one
+stages:
+  - {length: 0, steps: 100}
+  - {length: 512, steps: 50}
+model: {preset: reluformer-tiny, cross: {alpha: 1.0}}
+optimiser: {lr: 3e-4}
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    file = tmp_path / "recipe.yaml"
+    file.write_text(TEXT)
+    return file
+
+
+def test_reads_what_is_there_and_fills_in_the_rest(path):
+    recipe = read_recipe(path)
+    assert recipe.stages == (Stage(0, 100), Stage(512, 50))
+    assert recipe.optimiser.lr == 3e-4
+    assert recipe.optimiser.betas == (0.9, 0.98)
+    assert recipe.model["cross"] == {"alpha": 1.0}
+
+
+def test_changes_from_the_command_line(path):
+    changes = ["optimiser.lr=1e-3", "stages.1.steps=7", "model.cross.alpha=0.5", "batches.cost=99", "precision=fp32"]
+    recipe = read_recipe(path, changes)
+    assert (recipe.optimiser.lr, recipe.stages[1].steps, recipe.batches.cost) == (1e-3, 7, 99)
+    assert recipe.model["cross"]["alpha"] == 0.5
+    assert recipe.precision == "fp32"
+
+
+def test_written_and_read_again(path, tmp_path):
+    recipe = read_recipe(path)
+    again = tmp_path / "again.yaml"
+    again.write_text(to_yaml(recipe))
+    assert read_recipe(again) == recipe
+    assert isinstance(recipe, Recipe)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("optimizer.lr=1", r"optimizer is not known; did you mean optimiser\?"),
+        ("optimiser.learning=1", r"optimiser\.learning is not known; there are lr, warmup, .*"),
+        ("optimiser.warm_up=1", r"optimiser\.warm_up is not known; did you mean optimiser\.warmup\?"),
+        ("stages.0.step=1", r"stages\.0\.step is not known; did you mean stages\.0\.steps\?"),
+        ("optimiser.lr=fast", r"optimiser\.lr must be a number, got 'fast'"),
+        ("optimiser.schedule=exponential", r"optimiser\.schedule must be one of inverse_sqrt, .*, got 'exponential'"),
+        ("batches.cost=0", r"batches\.cost must be at least 1, got 0"),
+        ("seed=1.5", r"seed must be an int, got 1\.5"),
+        ("seed=true", r"seed must be an int, got True"),
+        ("stages=[]", r"stages must have at least one entry, got none"),
+        ("stages=3", r"stages must be a list, got 3"),
+        ("optimiser.betas=[0.9]", r"optimiser\.betas must have 2 entries, got \[0\.9\]"),
+        ("model=7", r"model must be a mapping, got 7"),
+        ("optimiser=adam", r"optimiser must be a mapping of settings, got 'adam'"),
+        ("stages.5.steps=1", r"stages\.5\.steps: takes a number from 0 to 1 in the place of '5'"),
+        ("data.x=1", r"data\.x cannot be set: 'x' is inside a plain value"),
+        ("seed", r"a change must read key=value, got 'seed'"),
+    ],
+)
+def test_errors_name_the_key(path, change, message):
+    with pytest.raises(ValueError, match=message):
+        read_recipe(path, [change])
+
+
+def test_what_is_missing_is_named(tmp_path):
+    file = tmp_path / "recipe.yaml"
+    file.write_text("data: x\nout: y\n")
+    with pytest.raises(ValueError, match=r"recipe\.yaml: stages is missing"):
+        read_recipe(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [1", r"recipe\.yaml:1 is not YAML"),
+        ("- 1\n- 2\n", r"recipe\.yaml must hold a mapping of settings, got list"),
+    ],
+)
+def test_files_that_are_no_recipe(tmp_path, text, message):
+    file = tmp_path / "recipe.yaml"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        read_recipe(file)
