@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from reluformer.training.batching import CostBatches
+from reluformer.training.batching import CostBatches, StagedBatches
 
 
 def lengths(count=5000, longest=300):
@@ -67,3 +67,30 @@ def test_nothing_gives_nothing():
 def test_errors_name_the_argument(options, message):
     with pytest.raises(ValueError, match=f"{message} must be an int >= 1, got"):
         CostBatches([1], **options)
+
+
+class TestStages:
+    def test_one_after_another_each_as_long_as_asked(self):
+        run = StagedBatches([(lengths(50), 30), (lengths(20), 5), (lengths(10), 0)], budget=1000)
+        found = list(run)
+        assert len(found) == len(run) == 35
+        assert all(i < 50 for batch in found[:30] for i in batch)
+        assert all(50 <= i < 70 for batch in found[30:] for i in batch)
+
+    def test_a_long_stage_goes_through_its_examples_again_in_another_order(self):
+        batches = list(StagedBatches([([10] * 40, 8)], budget=105))
+        first, second = batches[:4], batches[4:]
+        for epoch in (first, second):
+            assert sorted(i for batch in epoch for i in batch) == list(range(40))
+        assert first != second
+
+    def test_the_same_again_and_from_anywhere(self):
+        def run():
+            return StagedBatches([(lengths(50), 12), (lengths(20), 5)], budget=1000, seed=3)
+
+        assert list(run()) == list(run())
+        assert list(run())[7:] == [batch for i, batch in enumerate(run()) if i >= 7]
+
+    def test_a_stage_without_examples_is_refused(self):
+        with pytest.raises(ValueError, match="stage 1 must have examples for its 2 batches, got none"):
+            StagedBatches([([1], 1), ([], 2)], budget=10)

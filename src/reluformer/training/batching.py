@@ -4,6 +4,7 @@ Padding is wasted, so lengths in a batch should be close; attention is quadratic
 fewer tokens than one of sentences.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -94,3 +95,43 @@ class CostBatches(Sampler[list[int]]):
             batch.append(i)
             longest = length
         return [*batches, batch] if batch else batches
+
+
+class StagedBatches(Sampler[list[int]]):
+    """The batches of a whole run, stage after stage, as one sequence of known length.
+
+    Each stage goes over its own examples, epoch after epoch, for as many batches as it asks for. The sequence is a
+    matter of the seed alone, so a run that was interrupted goes on where it was by leaving out what it has seen.
+
+    Args:
+        stages: The lengths of a stage's examples, and how many batches it takes. Indices count on from stage to stage,
+            as in a concatenation of their data sets.
+        budget: As in :class:`CostBatches`.
+        quadratic: As there.
+        seed: As there.
+    """
+
+    def __init__(
+        self, stages: Sequence[tuple[Sequence[int], int]], budget: int, quadratic: int = 2048, seed: int = 0
+    ) -> None:
+        for number, (lengths, batches) in enumerate(stages):
+            if batches and not len(lengths):
+                raise ValueError(f"stage {number} must have examples for its {batches} batches, got none")
+        self.stages, self.budget, self.quadratic, self.seed = stages, budget, quadratic, seed
+
+    def __len__(self) -> int:
+        return sum(batches for _, batches in self.stages)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        before = 0  # examples of earlier stages
+        for number, (lengths, batches) in enumerate(self.stages):
+            source = CostBatches(lengths, self.budget, self.quadratic, self.seed + 7919 * number)
+            for batch in itertools.islice(_epochs(source), batches):
+                yield [before + i for i in batch]
+            before += len(lengths)
+
+
+def _epochs(batches: CostBatches) -> Iterator[list[int]]:
+    for epoch in itertools.count():
+        batches.set_epoch(epoch)
+        yield from batches
