@@ -1,0 +1,1 @@
+"""Documents in, batches out: read, clean, tokenise, pack to length, batch by cost."""

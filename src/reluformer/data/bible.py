@@ -1,0 +1,48 @@
+"""The embedded corpus: the Bible in English and Spanish, a chapter as a document, a verse as a sentence.
+
+Small, document-shaped and in the public domain, so that everything here runs without a download. Where it comes from
+and what was cleaned: ``BIBLE.md`` beside this file.
+"""
+
+import json
+import lzma
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import TypedDict
+
+# Whole books, of those that share the fewest phrases with the others: gospels, chronicles and psalms repeat each other.
+DEV = ("Ruth", "Ecclesiastes", "Lamentations", "Jonah", "James")
+TEST = ("Esther", "Daniel", "Nahum", "1 Timothy")
+PARTS = ("train", "dev", "test", "all")
+
+
+class Chapter(TypedDict):
+    """A document: verses of the World English Bible and of the Reina-Valera 1909, one for one."""
+
+    id: str
+    en: list[str]
+    es: list[str]
+
+
+def bible_documents(part: str = "all") -> Iterator[Chapter]:
+    """The chapters of a part of the corpus, in the order of the Bible.
+
+    Args:
+        part: ``train``, ``dev``, ``test`` or ``all``.
+    """
+    if part not in PARTS:
+        raise ValueError(f"part must be one of {', '.join(PARTS)}, got {part!r}")
+    return (chapter for chapter in _chapters() if part in ("all", part_of(chapter["id"])))
+
+
+def part_of(chapter: str) -> str:
+    """The part that a chapter such as ``Ruth 1`` belongs to: its book decides."""
+    book = chapter.rpartition(" ")[0]
+    return "dev" if book in DEV else "test" if book in TEST else "train"
+
+
+def _chapters() -> Iterator[Chapter]:
+    packed = files("reluformer.data").joinpath("bible.jsonl.xz")
+    with packed.open("rb") as file, lzma.open(file, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            yield json.loads(line)
