@@ -11,7 +11,7 @@ import reluformer
 from reluformer.cli import main
 
 REFUSED = {
-    "unknown command": (["fly"], "reluformer: No such command 'fly'. It takes bench, demo, inspect."),
+    "unknown command": (["fly"], "reluformer: No such command 'fly'. It takes bench, data, demo, inspect."),
     "unknown benchmark": (["bench", "sort"], "reluformer bench: No such command 'sort'. It takes attention, decode"),
     "unknown option": (["bench", "attention", "--fast"], "reluformer bench attention: No such option: --fast"),
     "unknown device": (["bench", "attention", "--device", "tpu"], "--device: takes auto, cpu or cuda, got 'tpu'"),
@@ -59,7 +59,8 @@ def test_missing_toolkit_is_one_line(absent: str, tmp_path: Path) -> None:
 import sys
 from importlib.machinery import PathFinder
 find = PathFinder.find_spec
-PathFinder.find_spec = lambda name, *rest: None if name.partition(".")[0] == {absent!r} else find(name, *rest)
+hide = lambda name, *rest: None if name.partition(".")[0] == {absent!r} else find(name, *rest)
+PathFinder.find_spec = staticmethod(hide)  # called on the class by some, on an instance by others
 sys.path.insert(0, {str(Path(reluformer.__file__).parents[1])!r})
 from reluformer.cli import main
 main(["bench", "memory", "--quick", "--device", "cpu", "--out", {str(tmp_path)!r}])

@@ -6,13 +6,15 @@ from typing import Any, NoReturn
 
 import reluformer
 
+TOOLKIT = ("matplotlib", "numpy", "rich", "safetensors", "tokenizers", "transformers", "typer", "yaml")
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command line, by default the process's own, and exit."""
     try:
         status = _command()(args=arguments, prog_name="reluformer", standalone_mode=False)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("typer", "rich", "matplotlib", "transformers"):
+        if (error.name or "").partition(".")[0] not in TOOLKIT:
             raise
         _fail("reluformer", f'{error.name} is not installed: pip install "reluformer[toolkit]"')
     except KeyboardInterrupt:
@@ -43,6 +45,7 @@ def _command() -> Any:
     import typer
 
     from reluformer.bench.commands import bench
+    from reluformer.data.commands import data
     from reluformer.demo import demo
     from reluformer.report.commands import inspect
 
@@ -62,6 +65,7 @@ def _command() -> Any:
             raise typer.Exit
 
     app.add_typer(bench, name="bench")
+    app.add_typer(data, name="data")
     app.command()(demo)
     app.command()(inspect)
     return typer.main.get_command(app)

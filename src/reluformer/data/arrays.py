@@ -1,0 +1,46 @@
+"""Arrays on disk: plain binary files without a header, written piece by piece, read through the memory map."""
+
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from reluformer.data.files import DataError
+
+INDEX = np.dtype("<i8")
+
+
+class ArrayFile:
+    """An array that grows on disk, so that it may be larger than memory."""
+
+    def __init__(self, path: Path, dtype: np.dtype) -> None:
+        self.dtype = dtype
+        self._file = path.open("wb")
+
+    def __enter__(self) -> "ArrayFile":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._file.close()
+
+    def append(self, values: np.ndarray) -> None:
+        """Write at the end."""
+        self._file.write(np.ascontiguousarray(values, self.dtype).data)
+
+
+def open_array(path: Path, dtype: np.dtype) -> np.ndarray:
+    """All of an array, without reading it."""
+    try:
+        size = path.stat().st_size
+        if size % dtype.itemsize:
+            raise DataError(f"{path} is cut short: {size} bytes are no whole number of items of {dtype.itemsize}")
+        # The memory map refuses an empty file.
+        return np.memmap(path, dtype, "r") if size else np.empty(0, dtype)
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist") from None
+
+
+def starts_of(lengths: np.ndarray, start: int) -> np.ndarray:
+    """Where every piece ends, if the first begins at ``start``: the starts of those behind it."""
+    ends: np.ndarray = np.cumsum(lengths, dtype=INDEX) + start
+    return ends

@@ -1,0 +1,137 @@
+"""The options of ``reluformer data``: parse, prepare, show."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from reluformer.data.cleaning import Cleaning
+from reluformer.data.documents import Languages
+from reluformer.data.files import DataError
+from reluformer.data.prepare import Plan, Watch
+from reluformer.data.prepare import prepare as prepare_data
+
+data = typer.Typer(help="Corpora: clean, tokenise, pack, look inside.", no_args_is_help=True, add_completion=False)
+
+Made = TypeVar("Made")
+
+
+@data.command()
+def prepare(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(help=".jsonl or .tmx files, text files as source,target, or hf:NAME; files also .gz or .xz"),
+    ],
+    languages: Annotated[str, typer.Option(help="source and target, as the inputs name them, e.g. en-de")],
+    out: Annotated[Path, typer.Option(help="folder for the tokeniser and the packed tokens")],
+    valid: Annotated[list[str] | None, typer.Option(help="validation data, kept as it is; may be repeated")] = None,
+    vocab: Annotated[int, typer.Option(help="tokens of the vocabulary, shared by both languages")] = 16000,
+    lengths: Annotated[str, typer.Option(help="tokens to pack to, 0 for sentences")] = "0,512,1024",
+    overlong: Annotated[str, typer.Option(help="sentences longer than a length: cut or drop")] = "cut",
+    longest: Annotated[int, typer.Option(help="drop pairs with more characters on a side; 0 keeps them")] = 2000,
+    ratio: Annotated[float, typer.Option(help="drop pairs with a side so many times longer; 0 keeps them")] = 3.0,
+    script: Annotated[float, typer.Option(help="least share of letters in the language's script; 0 for any")] = 0.5,
+    phrase: Annotated[int, typer.Option(help="drop repeated pairs of so many characters or more")] = 40,
+    sample: Annotated[int, typer.Option(help="bytes of text to learn the vocabulary from")] = 20_000_000,
+    workers: Annotated[int | None, typer.Option(min=1, help="processes; by default one per core, 8 at most")] = None,
+) -> None:
+    """Read, clean, learn a vocabulary, encode and pack. What is done is kept: a second run goes on where one ended."""
+    plan = _checked(
+        None,
+        lambda: Plan(
+            inputs=tuple(inputs),
+            languages=_checked("--languages", lambda: Languages.parse(languages)),
+            valid=tuple(valid or ()),
+            vocab=vocab,
+            lengths=_lengths(lengths),
+            overlong=_overlong(overlong),
+            cleaning=_checked(None, lambda: Cleaning(longest, ratio, script, phrase)),
+            sample=sample,
+        ),
+    )
+    from reluformer.data.tables import console, packed_table, split_table
+
+    with _progress() as watch:
+        count = workers or min(os.cpu_count() or 1, 8)
+        manifest, done = _checked("INPUTS", lambda: prepare_data(plan, out, count, watch))
+    screen = console()
+    if not done:
+        screen.print(f"Nothing to do: {out} holds this already.", highlight=False, markup=False, soft_wrap=True)
+        return
+    screen.print(split_table(manifest))
+    screen.print(packed_table(manifest))
+    screen.print(f"Kept: {out}", style="dim", highlight=False, markup=False, soft_wrap=True)
+
+
+@data.command()
+def inspect(
+    folder: Annotated[Path, typer.Argument(help="what reluformer data prepare wrote")],
+    split: Annotated[str, typer.Option(help="train or valid")] = "train",
+    length: Annotated[int | None, typer.Option(help="one it was packed to; by default the longest")] = None,
+    examples: Annotated[int, typer.Option(min=0, help="how many to show, from all over the split")] = 3,
+) -> None:
+    """Counts of a prepared folder, what was left out and why, and a few examples as text."""
+    from reluformer.data.dataset import PackedDataset, load_tokenizer, read_manifest
+    from reluformer.data.tables import console, dropped_lines, example_lines, packed_table, split_table
+
+    manifest = _checked("FOLDER", lambda: read_manifest(folder))
+    chosen = max(manifest["lengths"]) if length is None else length
+    packed = _checked(None, lambda: PackedDataset(folder, split, chosen))
+    screen = console()
+    screen.print(split_table(manifest))
+    screen.print(packed_table(manifest))
+    for line in dropped_lines(manifest):
+        screen.print(line, highlight=False, markup=False)
+    tokenizer = load_tokenizer(folder)
+    for i in range(min(examples, len(packed))):
+        for line in example_lines(packed, i * len(packed) // examples, tokenizer):
+            screen.print(line, highlight=False, markup=False)
+
+
+def _checked(hint: str | None, make: Callable[[], Made]) -> Made:
+    """What ``make`` returns; what is wrong with data or files becomes an error of the command line."""
+    try:
+        return make()
+    except DataError as error:
+        raise typer.BadParameter(" ".join(str(error).split()), param_hint=hint) from None
+    except OSError as error:
+        raise typer.BadParameter(f"cannot use {error.filename or 'the folder'}: {error.strerror}") from None
+
+
+def _lengths(text: str) -> tuple[int, ...]:
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise typer.BadParameter(f"takes numbers and commas, e.g. 0,512,1024, got {text!r}", param_hint="--lengths")
+    return tuple(int(part) for part in parts)
+
+
+def _overlong(text: str) -> Any:
+    if text not in ("cut", "drop"):
+        raise typer.BadParameter(f"takes cut or drop, got {text!r}", param_hint="--overlong")
+    return text
+
+
+@contextmanager
+def _progress() -> Iterator[Watch]:
+    """A bar on standard error for every step and input, where somebody watches."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+    screen = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}"), TimeElapsedColumn())
+    tasks: dict[tuple[str, str], TaskID] = {}
+    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
+
+        def watch(step: str, item: str, done: int, total: int | None) -> None:
+            name = step, item
+            if name not in tasks:
+                for earlier in tasks.values():
+                    progress.stop_task(earlier)
+                tasks[name] = progress.add_task(f"{step} {Path(item).name}", total=total, amount="")
+            amount = f"{done:,} pairs" if total is None else f"{done / total:.0%}"
+            progress.update(tasks[name], completed=done, amount=amount)
+
+        yield watch

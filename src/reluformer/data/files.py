@@ -1,0 +1,133 @@
+"""Files in and out: compressed or not, read line by line; written whole or not at all."""
+
+import contextlib
+import gzip
+import hashlib
+import json
+import lzma
+import os
+import shutil
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+BOM = b"\xef\xbb\xbf"
+_BROKEN = (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error)
+
+
+class DataError(ValueError):
+    """Data that cannot be used: the message names the file, what is wrong with it, and where."""
+
+
+@contextlib.contextmanager
+def open_bytes(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file to read, unpacked if its name ends in .gz or .xz; whatever goes wrong is a :class:`DataError`."""
+    if path.is_dir():
+        raise DataError(f"{path} is a folder, takes a file")
+    try:
+        opened: Any = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix.lower(), open)
+        with opened(path, "rb") as file:
+            yield file
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist") from None
+    except _BROKEN as error:
+        raise DataError(f"{path} is cut short or no {path.suffix} file: {error}") from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
+    r"""Lines with their numbers from 1, without ``\n``, ``\r\n`` or a byte order mark.
+
+    Only ``\n`` ends a line: a stray carriage return or a Unicode separator inside a sentence must not shift the lines
+    of one side against those of the other.
+    """
+    with open_bytes(path) as file:
+        for number, line in enumerate(file, 1):
+            if number == 1:
+                line = line.removeprefix(BOM)
+            try:
+                yield number, line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise DataError(f"{path}, line {number}: not UTF-8, byte {error.start + 1} of the line") from None
+
+
+def plain_suffix(path: Path) -> str:
+    """The suffix that tells the format: that of ``x.jsonl.gz`` is ``.jsonl``."""
+    return Path(path.stem if path.suffix.lower() in (".gz", ".xz") else path.name).suffix.lower()
+
+
+@contextlib.contextmanager
+def written_file(path: Path) -> Iterator[IO[bytes]]:
+    """Write to a temporary name beside; the file takes its name when all of it is on the disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+@contextlib.contextmanager
+def written_folder(path: Path) -> Iterator[Path]:
+    """The same for a folder, whose files are the caller's to write; one of that name is replaced."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        for file in temporary.iterdir():
+            with file.open("rb+") as opened:
+                os.fsync(opened.fileno())
+        _sync_folder(temporary)
+        shutil.rmtree(path, ignore_errors=True)
+        temporary.rename(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(path: Path) -> None:
+    """Make the names themselves last; not every system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write JSON that people can read."""
+    with written_file(path) as file:
+        file.write(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read it back; None if there is none, or none that can be read."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def hash_of(content: Any) -> str:
+    """A short name for whatever JSON can hold."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def hash_of_file(path: Path) -> str:
+    """SHA-256 of the bytes of a file."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist") from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None

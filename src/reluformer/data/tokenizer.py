@@ -1,0 +1,78 @@
+"""One vocabulary for both languages: byte-level BPE, in which no text is unknown and every text comes back as it was.
+
+Text is always text: a sentence that holds ``</s>`` or ``<sep>`` in so many letters is not taken for the token. Tokens
+that structure a sequence come from code alone, see :mod:`reluformer.data.packing`.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from reluformer.data.files import DataError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+PAD, BOS, EOS, UNK, SEP = SPECIALS = ("<pad>", "<s>", "</s>", "<unk>", "<sep>")
+PAD_ID, BOS_ID, EOS_ID, UNK_ID, SEP_ID = range(len(SPECIALS))
+SMALLEST = len(SPECIALS) + 256  # with every byte, and not one merge
+LONGEST_TOKEN = 32  # characters: a row of dashes is no word
+
+
+def train_tokenizer(texts: Iterable[str], size: int) -> "PreTrainedTokenizerFast":
+    """Learn a tokeniser; the same texts in the same order give the same one.
+
+    Args:
+        texts: Sentences of both languages.
+        size: Of the vocabulary, special tokens and the 256 bytes included; little text may fill less.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    if size < SMALLEST:
+        raise DataError(f"a vocabulary takes {SMALLEST} tokens or more (special ones and bytes), got {size}")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        min_frequency=2,
+        special_tokens=list(SPECIALS),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        max_token_length=LONGEST_TOKEN,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"$A {EOS}", pair=f"$A {SEP} $B {EOS}", special_tokens=[(EOS, EOS_ID), (SEP, SEP_ID)]
+    )
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        bos_token=BOS,
+        eos_token=EOS,
+        unk_token=UNK,
+        sep_token=SEP,
+        padding_side="right",
+        clean_up_tokenization_spaces=False,
+        split_special_tokens=True,
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def load_encoder(folder: Path) -> "Tokenizer":
+    """The bare tokeniser of a folder, for :func:`encode`: what transformers puts around it costs time."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.encode_special_tokens = True  # here, too, text is text
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+def encode(tokenizer: "Tokenizer", sentences: Sequence[str]) -> list[list[int]]:
+    """Tokens of every sentence, without special ones."""
+    encoded = tokenizer.encode_batch_fast(list(sentences), add_special_tokens=False)
+    return [sentence.ids for sentence in encoded]

@@ -1,0 +1,74 @@
+"""Work in several processes, in order, with few batches under way: memory does not grow with the corpus."""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, TypeVar
+
+from reluformer.data.files import DataError
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+OrderedMap = Callable[[Callable[[In], Out], Iterable[In]], Iterator[Out]]
+
+
+@contextlib.contextmanager
+def workers(count: int) -> Iterator[OrderedMap[Any, Any]]:
+    """A ``map`` over so many processes; with one, it is this one."""
+    if count < 2:
+        yield map
+        return
+    # Forked processes inherit locks that threads of ours may hold, those of the tokenisers among them: start afresh.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(count, mp_context=context, initializer=_start) as pool:
+        _start_all(pool, count)
+        try:
+            yield lambda function, items: _ordered(pool, function, items, 2 * count)
+        except BrokenProcessPool:
+            raise DataError("a worker process was killed, for want of memory perhaps: try fewer workers") from None
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _start_all(pool: ProcessPoolExecutor, count: int) -> None:
+    """Start the processes deaf to Ctrl-C, which reaches all of a terminal: the parent ends its own."""
+    if threading.current_thread() is not threading.main_thread():
+        return  # only there can it be ignored
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # they inherit it
+    try:
+        for _ in range(count):
+            pool.submit(int)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _ordered(
+    pool: ProcessPoolExecutor, function: Callable[[In], Out], items: Iterable[In], ahead: int
+) -> Iterator[Out]:
+    under_way: deque[Future[Out]] = deque()
+    for item in items:
+        under_way.append(pool.submit(function, item))
+        if len(under_way) > ahead:
+            yield under_way.popleft().result()
+    while under_way:
+        yield under_way.popleft().result()
+
+
+def _start() -> None:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # every core has its process
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

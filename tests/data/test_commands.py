@@ -1,0 +1,94 @@
+"""The command line of ``reluformer data``."""
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from reluformer import cli
+from reluformer.data.commands import data
+from tests.data.corpus import write_corpus
+
+
+@pytest.fixture(autouse=True)
+def command(monkeypatch: pytest.MonkeyPatch) -> None:
+    app = typer.Typer()
+    app.callback()(lambda: None)
+    app.add_typer(data, name="data")
+    monkeypatch.setattr(cli, "_command", lambda: typer.main.get_command(app))
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["data", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return int(stopped.value.code or 0), captured.out, captured.err
+
+
+def prepare(capsys: pytest.CaptureFixture[str], folder: Path, *more: object) -> tuple[int, str, str]:
+    options = ["--languages", "en-de", "--out", folder / "out", "--vocab", 300, "--workers", 1]
+    return run(capsys, "prepare", write_corpus(folder / "x.jsonl"), *options, *more)
+
+
+def test_prepare_again_and_inspect(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    valid = write_corpus(tmp_path / "valid.jsonl", 2, 7)
+    status, out, err = prepare(capsys, tmp_path, "--valid", valid, "--lengths", "0,50")
+    assert (status, err) == (0, "")
+    assert "Kept: " in out
+    status, out, err = prepare(capsys, tmp_path, "--valid", valid, "--lengths", "0,50")
+    assert (status, out, err) == (0, f"Nothing to do: {tmp_path / 'out'} holds this already.\n", "")
+    status, out, err = run(capsys, "inspect", tmp_path / "out", "--examples", 2)
+    assert (status, err) == (0, "")
+    assert "example 0: doc-0-0, " in out
+    assert "😀." in out
+    assert "valid" in out
+
+
+def test_inspect_shows_what_was_dropped(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "y.jsonl").write_text('{"id": "bad", "en": ["[b]", "", "c"], "de": ["дом дом", "x", "c"]}')
+    assert prepare(capsys, tmp_path, tmp_path / "y.jsonl")[0] == 0
+    _, out, _ = run(capsys, "inspect", tmp_path / "out", "--examples", 0)
+    assert "dropped (a side without text), bad, sentence 1:  | x" in out
+    assert "dropped (letters of another script), bad, sentence 0: [b] | дом дом" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--languages", "english"], "--languages: takes two languages such as en-de, got 'english'"),
+        (["--lengths", "1k"], "--lengths: takes numbers and commas, e.g. 0,512,1024, got '1k'"),
+        (["--lengths", "8,8"], "lengths takes different numbers of tokens"),
+        (["--overlong", "keep"], "--overlong: takes cut or drop, got 'keep'"),
+        (["--vocab", "9"], "vocab takes 261 tokens or more"),
+        (["--ratio", "0.5"], "ratio takes 0, or 1 or more, got 0.5"),
+        (["--valid", "none.jsonl"], "INPUTS: none.jsonl does not exist"),
+        (["none.tmx"], "INPUTS: none.tmx does not exist"),
+        (["--out", "/proc/none"], "cannot use /proc/none: No such file"),
+        (["--languages", "en-fr"], "x.jsonl, line 1: takes lists of sentences as 'en' and 'fr', has id, en, de"),
+    ],
+)
+def test_wrong_argument_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, options: list[str], words: str
+) -> None:
+    status, out, err = prepare(capsys, tmp_path, *options)
+    assert (status, out) == (2, "")
+    assert words in err
+    assert err.startswith("reluformer data prepare: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--length", "7"], "is packed to the lengths 0, 512, 1024, got 7"),
+        (["--split", "test"], "has the splits train"),
+    ],
+)
+def test_inspect_refuses(capsys: pytest.CaptureFixture[str], tmp_path: Path, options: list[str], words: str) -> None:
+    status, _, err = run(capsys, "inspect", tmp_path)
+    assert (status, err.count("\n")) == (2, 1)
+    assert "is no folder of reluformer data prepare" in err
+    prepare(capsys, tmp_path)
+    status, _, err = run(capsys, "inspect", tmp_path / "out", *options)
+    assert (status, err.count("\n")) == (2, 1)
+    assert words in err

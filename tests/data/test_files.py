@@ -1,0 +1,35 @@
+"""Files are written whole or not at all."""
+
+from pathlib import Path
+
+import pytest
+
+from reluformer.data.files import plain_suffix, read_json, write_json, written_file, written_folder
+
+
+def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
+    write_json(tmp_path / "new" / "x.json", {"a": "ä"})
+    with pytest.raises(TypeError), written_file(tmp_path / "new" / "x.json") as file:
+        file.writelines([b"half", None])  # type: ignore[list-item]
+    assert read_json(tmp_path / "new" / "x.json") == {"a": "ä"}
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["x.json"]
+
+
+def test_a_folder_is_whole_or_as_it_was(tmp_path: Path) -> None:
+    for content in (b"old", b"new"):
+        with written_folder(tmp_path / "x") as folder:
+            (folder / "a").write_bytes(content)
+    with pytest.raises(FileNotFoundError), written_folder(tmp_path / "x") as folder:
+        (folder / "a").rename(folder / "b")
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+    assert (tmp_path / "x" / "a").read_bytes() == b"new"
+
+
+def test_json_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{")
+    assert read_json(tmp_path / "x.json") is read_json(tmp_path / "no.json") is None
+
+
+@pytest.mark.parametrize("name", ["x.jsonl", "x.y.JSONL", "x.jsonl.gz", "x.jsonl.XZ"])
+def test_plain_suffix(name: str) -> None:
+    assert plain_suffix(Path(name)) == ".jsonl"
