@@ -50,7 +50,7 @@ def lookup(
         out = _softmax(q, k, v, scale / settings.temperature, causal, key_mask, attn_mask)
         if settings.alpha == 0 and gamma is None:
             return out, None
-        factor = row_factor(settings.alpha, gamma, _count(q, k, causal, key_mask, attn_mask))
+        factor = _row_factor(settings.alpha, gamma, _count(q, k, causal, key_mask, attn_mask))
         return out * factor.to(out.dtype), None
     return _written_out(q, k, v, settings, gamma, bias, scale, causal, key_mask, attn_mask, return_stats)
 
@@ -66,30 +66,23 @@ def weights_of(
     causal: bool = False,
     key_mask: Tensor | None = None,
     attn_mask: Tensor | None = None,
-    rows: slice = slice(None),
 ) -> Tensor:
-    """The weights themselves, ``(B, Hq, rows, M)``, in float32 or wider: for looking at, a few rows at a time."""
+    """The weights themselves, ``(B, Hq, N, M)``, in float32 or wider: for looking at, a few rows at a time."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     wide = torch.promote_types(q.dtype, torch.float32)
     n, m = q.shape[2], k.shape[2]
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    scores = scale / settings.temperature * (q[:, :, rows].to(wide) @ k.to(wide).transpose(-2, -1))
+    scores = scale / settings.temperature * (q.to(wide) @ k.to(wide).transpose(-2, -1))
     if bias is not None:
         scores = scores + bias.to(wide)[:, None, None]
     visible = _visible(n, m, causal, key_mask, attn_mask, q.device)
-    if visible is not None:
-        visible = visible.expand(*visible.shape[:2], n, m)[:, :, rows]
-    count = _count(q, k, causal, key_mask, attn_mask)[..., rows, None].to(wide)  # (B|1, H|1, rows, 1)
+    count = _count(q, k, causal, key_mask, attn_mask).to(wide)
     weights = weigh(scores, settings.activation, count, visible)
-    return weights * _factor(settings.alpha, gamma, count)
+    return weights * _row_factor(settings.alpha, gamma, count)
 
 
-def row_factor(alpha: float, gamma: Tensor | None, count: Tensor) -> Tensor:
-    """``1 / (gamma * (n_i / 2) ** alpha)`` of every row, ``(B|1, H|1, N, 1)``, from the counts ``(B|1, H|1, N)``."""
-    return _factor(alpha, gamma, count[..., None])
-
-
-def _factor(alpha: float, gamma: Tensor | None, count: Tensor) -> Tensor:
+def _row_factor(alpha: float, gamma: Tensor | None, count: Tensor) -> Tensor:
+    """``1 / (gamma * (n_i / 2) ** alpha)`` of every row, from the counts ``(B|1, H|1, N, 1)``."""
     factor = (count.clamp_min(1) / 2) ** -alpha
     return factor if gamma is None else factor / gamma.to(factor.dtype)[:, None, None]
 
@@ -102,7 +95,7 @@ def _count(q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, attn_mas
     n, m = q.shape[2], k.shape[2]
     if attn_mask is not None:
         attn_mask = attn_mask.expand(*attn_mask.shape[:2], n, m)
-    return count_visible(_band(causal), n, m, key_mask, attn_mask, q.device)
+    return count_visible(_band(causal), n, m, key_mask, attn_mask, q.device)[..., None]  # (B|1, H|1, N, 1)
 
 
 def _visible(

@@ -1,6 +1,7 @@
 """ReLUFormer: an encoder-decoder Transformer of memories, as a Hugging Face model."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from reluformer.memory.attention import Attention
+from reluformer.memory.attention import Attention, Rotation
 from reluformer.memory.calibration import start_gammas
 from reluformer.memory.norms import GatedRMSNorm
 from reluformer.memory.persistent import PersistentMemory
@@ -85,20 +86,39 @@ class ReLUFormerPreTrainedModel(PreTrainedModel):
             init.constant_(module.log_gamma, math.log(module.start))
 
 
-class Encoder(ReLUFormerPreTrainedModel):
-    """The source, read."""
+class _Side(ReLUFormerPreTrainedModel):
+    """What source and target have in common: embeddings, positions, layers and a last norm."""
 
     main_input_name = "input_ids"
 
-    def __init__(self, config: ReLUFormerConfig, embed_tokens: nn.Embedding | None = None) -> None:
+    def __init__(self, config: ReLUFormerConfig, embed_tokens: nn.Embedding, layers: Iterable[nn.Module]) -> None:
         super().__init__(config)
-        self.embed_tokens = embed_tokens or nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
+        self.embed_tokens = embed_tokens
         self.positions = Positions(config.positions, config.d_model, config.max_position_embeddings)
         self.dropout = nn.Dropout(config.dropout)
-        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
+        self.layers = nn.ModuleList(layers)
         self.norm = nn.LayerNorm(config.d_model) if config.norm_order == "pre" else nn.Identity()
         self.gradient_checkpointing = False
         self.post_init()
+
+    def _enter(
+        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, mask: Tensor | None, past: int | Tensor = 0
+    ) -> tuple[Tensor, Rotation | None]:
+        """What enters the first layer, ``(B, N, width)``, and how its positions turn queries and keys, if they do."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give either input_ids or inputs_embeds, and not both")
+        x: Tensor = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        position = positions_of(mask, past, x.shape[1], x.device)
+        x = self.dropout(self.positions(x * math.sqrt(self.config.d_model), position))
+        rotary = self.positions.kind == "rotary"
+        return x, rotation(position, self.config.d_model // self.config.heads) if rotary else None
+
+
+class Encoder(_Side):
+    """The source, read."""
+
+    def __init__(self, config: ReLUFormerConfig, embed_tokens: nn.Embedding) -> None:
+        super().__init__(config, embed_tokens, [EncoderLayer(config) for _ in range(config.encoder_layers)])
 
     @can_return_tuple
     def forward(
@@ -110,13 +130,8 @@ class Encoder(ReLUFormerPreTrainedModel):
         **_: Any,
     ) -> _EncoderOutput:
         """Read the tokens ``(B, N)``; padding is 0 in the mask."""
-        x = _embed(self, input_ids, inputs_embeds)
         mask = _needed(attention_mask)
-        position = positions_of(mask, 0, x.shape[1], x.device)
-        x = self.dropout(self.positions(x, position))
-        rotate = (
-            rotation(position, self.config.d_model // self.config.heads) if self.positions.kind == "rotary" else None
-        )
+        x, rotate = self._enter(input_ids, inputs_embeds, mask)
         regulariser = self._regulariser
         seen, sites = [x], []
         for layer in self.layers:
@@ -132,20 +147,11 @@ class Encoder(ReLUFormerPreTrainedModel):
         return _EncoderOutput(last_hidden_state=x, hidden_states=hidden, regularisation=cost)
 
 
-class Decoder(ReLUFormerPreTrainedModel):
+class Decoder(_Side):
     """The target, written, looking at the source."""
 
-    main_input_name = "input_ids"
-
-    def __init__(self, config: ReLUFormerConfig, embed_tokens: nn.Embedding | None = None) -> None:
-        super().__init__(config)
-        self.embed_tokens = embed_tokens or nn.Embedding(config.vocab_size, config.d_model, config.pad_token_id)
-        self.positions = Positions(config.positions, config.d_model, config.max_position_embeddings)
-        self.dropout = nn.Dropout(config.dropout)
-        self.layers = nn.ModuleList(DecoderLayer(config, i) for i in range(config.decoder_layers))
-        self.norm = nn.LayerNorm(config.d_model) if config.norm_order == "pre" else nn.Identity()
-        self.gradient_checkpointing = False
-        self.post_init()
+    def __init__(self, config: ReLUFormerConfig, embed_tokens: nn.Embedding) -> None:
+        super().__init__(config, embed_tokens, [DecoderLayer(config, i) for i in range(config.decoder_layers)])
 
     def forward(
         self,
@@ -158,15 +164,10 @@ class Decoder(ReLUFormerPreTrainedModel):
         output_hidden_states: bool | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...] | None, Tensor | None]:
         """States ``(B, N, width)`` of the last tokens, of all layers if asked, and the regularisation."""
-        x = _embed(self, input_ids, inputs_embeds)
-        n = x.shape[1]
         past: int | Tensor = 0 if past_key_values is None else past_key_values.get_seq_length()
         mask = _needed(attention_mask)
-        position = positions_of(mask, past, n, x.device)
-        x = self.dropout(self.positions(x, position))
-        rotate = (
-            rotation(position, self.config.d_model // self.config.heads) if self.positions.kind == "rotary" else None
-        )
+        x, rotate = self._enter(input_ids, inputs_embeds, mask, past)
+        n = x.shape[1]
         query_mask = None if mask is None else mask[:, -n:]
         limit = None
         if past_key_values is not None and _is_static(past_key_values):  # its keys go on past the last one written
@@ -347,13 +348,6 @@ class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, GenerationMi
         if first is None or pad is None:
             raise ValueError(f"decoder_start_token_id and pad_token_id must be set, got {first} and {pad}")
         return F.pad(labels[:, :-1], (1, 0), value=first).masked_fill(F.pad(labels[:, :-1] == -100, (1, 0)), pad)
-
-
-def _embed(model: Any, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> Tensor:
-    if (input_ids is None) == (inputs_embeds is None):
-        raise ValueError("give either input_ids or inputs_embeds, and not both")
-    embeds: Tensor = model.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-    return embeds * math.sqrt(model.config.d_model)
 
 
 def _needed(mask: Tensor | None) -> Tensor | None:

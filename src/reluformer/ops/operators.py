@@ -134,7 +134,7 @@ def _differentiable(op: Any, function: Any) -> Callable[..., Any]:
     return dispatch
 
 
-# torch.library.custom_op would do the same in fewer lines, but with twice the host's time per call: it compares the
+# torch.library.custom_op would do the same in fewer lines, but costs the host more at every call: it compares the
 # storage of all arguments with that of the results, and walks the schema once more for autograd.
 _library: Any = torch.library.Library("reluformer", "DEF")  # type: ignore[no-untyped-call]
 
