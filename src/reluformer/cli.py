@@ -6,7 +6,10 @@ from typing import Any, NoReturn
 
 import reluformer
 
-TOOLKIT = ("matplotlib", "numpy", "rich", "safetensors", "tokenizers", "transformers", "typer", "yaml")
+TOOLKIT = (
+    "accelerate", "matplotlib", "numpy", "rich", "sacrebleu", "safetensors", "tensorboard", "tokenizers", "transformers",
+    "typer", "yaml",
+)  # fmt: skip
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
