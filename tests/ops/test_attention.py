@@ -182,6 +182,23 @@ class TestDerivatives:
         assert not stats.active.requires_grad
 
     @pytest.mark.parametrize("backend", ["reference", "chunked"])
+    def test_mass_and_entropy_alone(self, backend: str) -> None:
+        q, k, v = qkv()
+        out, full = relu_attention(q, k, v, return_stats=True, backend=backend)
+        alone, light = relu_attention(q, k, v, return_stats="mass_entropy", backend=backend)
+        torch.testing.assert_close((alone, *light[:2]), (out, *full[:2]))
+        assert light.active.numel() == 0
+        for stats in (full, light):
+            stats.entropy.sum().backward()
+        torch.testing.assert_close(
+            q.grad, 2 * torch.autograd.grad(relu_attention(q, k, v, return_stats=True)[1].entropy.sum(), q)[0]
+        )
+
+    def test_statistics_of_another_kind(self) -> None:
+        with pytest.raises(ValueError, match="return_stats must be True, False or 'mass_entropy', got 'mass'"):
+            relu_attention(*qkv(), return_stats="mass")  # type: ignore[call-overload]
+
+    @pytest.mark.parametrize("backend", ["reference", "chunked"])
     def test_number_and_tensor_gamma_agree(self, backend: str) -> None:
         inputs = qkv(grad=False)
         number = relu_attention(*inputs, gamma=2.5, return_stats=True, backend=backend)

@@ -171,14 +171,15 @@ def generation(
     size: Size = "small",
     lengths: Lengths = None,
     sequences: Annotated[int | None, typer.Option(min=1, help="sequences in the batch")] = None,
+    beams: Annotated[int, typer.Option(min=1, help="1 for greedy decoding")] = 1,
     out: Out = None,
     quick: Quick = False,
 ) -> None:
-    """Greedy decoding with ReLUFormer, its softmax twin and a stock Marian of the same size."""
+    """Decoding with ReLUFormer, its softmax twin and a stock Marian of the same size."""
     where = _device(device)
     gpu = where.type == "cuda"
     sizes = _numbers("--lengths", lengths, [8] if quick else [128, 512] if gpu else [32])
-    _race_models("generation", size, sizes, sequences or (2 if quick else 32), where, dtype, out, quick)
+    _race_models("generation", size, sizes, sequences or (2 if quick else 32), where, dtype, out, quick, beams)
 
 
 def _race_models(
@@ -190,6 +191,7 @@ def _race_models(
     dtype: str | None,
     out: Path | None,
     quick: bool,
+    beams: int = 1,
 ) -> None:
     """``amount`` is tokens per step in training, sequences per batch in generation."""
     from reluformer.bench import models
@@ -202,7 +204,7 @@ def _race_models(
     rows: list[models.Row] = []
     for length in lengths:
         batch = max(1, amount // length) if kind == "training" else amount
-        load = models.Load(size, length, batch, 100 if quick else 16000, _dtype(dtype, device))
+        load = models.Load(size, length, batch, 100 if quick else 16000, _dtype(dtype, device), beams)
         with report.console.status(f"length {length}"):
             rows += getattr(models, kind)(load, device, *((0.01, 1) if quick else (2.0, 5)))
         report.keep(rows)
@@ -214,10 +216,11 @@ def _race_models(
             tables.number(r.ms),
             tables.number(r.tokens_per_s),
             tables.number(r.vs_twin),
+            tables.number(r.vs_marian),
         )
         for r in rows
     ]
-    columns = ["", "length", "batch", "ms", "tokens/s", "against the twin"]
+    columns = ["", "length", "batch", "ms", "tokens/s", "against the twin", "against Marian"]
     report.console.print(tables.plain_table(f"{kind}, {size}, {rows[0].load.dtype}", columns, cells))
     report.lines([f"{r.name}, length {r.load.length}: {r.note}" for r in rows if r.note])
     report.finish(rows)

@@ -1,7 +1,8 @@
 """``reluformer bench training`` and ``generation``: whole models, beside their softmax twin and a stock Marian."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ RELU = "ReLUFormer"
 REGULARISED = "ReLUFormer, regulariser"
 TWIN = "softmax twin"
 MARIAN = "Marian, SDPA"
+COMPILED = ", compiled"
 REGULARISER = {"mass": 0.02, "entropy": 0.02}
 
 
@@ -26,6 +28,7 @@ class Load:
     batch: int
     vocab_size: int
     dtype: str
+    beams: int = 1
 
 
 @dataclass
@@ -36,13 +39,14 @@ class Row:
     name: str
     ms: float | None
     tokens_per_s: float | None
-    vs_twin: float | None = None
+    vs_twin: float | None = None  # of a compiled model, the compiled one
+    vs_marian: float | None = None  # the stock one, as it comes
     note: str = ""
 
     def record(self) -> dict[str, object]:
         """The row for a CSV file."""
-        measured = {"ms": self.ms, "tokens_per_s": self.tokens_per_s, "vs_twin": self.vs_twin, "note": self.note}
-        return asdict(self.load) | {"model": self.name} | measured
+        names = ("ms", "tokens_per_s", "vs_twin", "vs_marian", "note")
+        return asdict(self.load) | {"model": self.name} | {name: getattr(self, name) for name in names}
 
 
 def models(load: Load) -> dict[str, Callable[[], nn.Module]]:
@@ -88,13 +92,29 @@ def _marian(load: Load) -> nn.Module:
     return MarianMTModel(config)
 
 
-def training(load: Load, device: torch.device, seconds: float, fewest: int) -> list[Row]:
-    """Time a whole step: forward, backward, optimizer; tokens are those of the target."""
+def _compile(model: Any) -> None:
+    """Compile layer by layer, the stock model like ours."""
+    if isinstance(model, ReLUFormerForConditionalGeneration):
+        model.compile_layers()
+        return
+    for layer in (*model.model.encoder.layers, *model.model.decoder.layers):
+        layer.compile()
+    model.loss_function = torch.compile(model.loss_function)
+
+
+def training(load: Load, device: torch.device, seconds: float, fewest: int, compiled: bool | None = None) -> list[Row]:
+    """Time a whole step: forward, backward, optimizer; tokens are those of the target.
+
+    Where ``compiled`` (by default on a GPU) everybody comes twice: as it is, and with its layers compiled.
+    """
+    compiled = device.type == "cuda" if compiled is None else compiled
     ids = torch.randint(3, load.vocab_size, (load.batch, load.length), device=device)
     dtype = getattr(torch, load.dtype)
 
-    def step_of(model: nn.Module) -> Call:
+    def step_of(model: Any, compiled: bool) -> Call:
         model.to(device).train()
+        if compiled:
+            _compile(model)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
 
         def step() -> None:
@@ -106,20 +126,25 @@ def training(load: Load, device: torch.device, seconds: float, fewest: int) -> l
 
         return step
 
-    return _race(load, device, seconds, fewest, step_of, load.batch * load.length)
+    calls = {
+        name + COMPILED * compiled: partial(lambda make, compiled: step_of(make(), compiled), make, compiled)
+        for compiled in ((False, True) if compiled else (False,))
+        for name, make in models(load).items()
+    }
+    return _race(load, device, seconds, fewest, calls, load.batch * load.length)
 
 
 def generation(load: Load, device: torch.device, seconds: float, fewest: int) -> list[Row]:
-    """Time ``generate``, greedily, as many tokens as the source has."""
+    """Time ``generate``, greedily or with beams, as many tokens as the source has."""
     ids = torch.randint(3, load.vocab_size, (load.batch, load.length), device=device)
+    options = {"max_new_tokens": load.length, "min_new_tokens": load.length, "do_sample": False}
 
-    def call_of(model: Any) -> Call:
-        model.to(device, getattr(torch, load.dtype)).eval()
-        options = {"max_new_tokens": load.length, "min_new_tokens": load.length, "do_sample": False}
-        return lambda: model.generate(input_ids=ids, **options)
+    def call_of(make: Callable[[], Any]) -> Call:
+        model = make().to(device, getattr(torch, load.dtype)).eval()
+        return lambda: model.generate(input_ids=ids, num_beams=load.beams, **options)
 
-    rows = _race(load, device, seconds, fewest, call_of, load.batch * load.length, without=(REGULARISED,))
-    return rows
+    calls = {name: partial(call_of, make) for name, make in models(load).items() if name != REGULARISED}
+    return _race(load, device, seconds, fewest, calls, load.batch * load.length)
 
 
 def _race(
@@ -127,20 +152,23 @@ def _race(
     device: torch.device,
     seconds: float,
     fewest: int,
-    call_of: Callable[[Any], Call],
+    calls: Mapping[str, Callable[[], Call]],
     tokens: int,
-    without: tuple[str, ...] = (),
 ) -> list[Row]:
     torch.manual_seed(0)
-    calls = {name: call_of(make()) for name, make in models(load).items() if name not in without}
-    found = medians(calls, device, seconds, fewest)
+    torch.compiler.reset()  # or the lengths of earlier races would make this one's shapes dynamic
+    found = medians({name: call() for name, call in calls.items()}, device, seconds, fewest)
     rows = [
         Row(load, name, ms, 1000 * tokens / ms) if isinstance(ms, float) else Row(load, name, None, None, note=ms)
         for name, ms in found.items()
     ]
-    twin = next((row.tokens_per_s for row in rows if row.name == TWIN), None)
+    rates = {row.name: row.tokens_per_s for row in rows}
     for row in rows:
+        twin = rates[TWIN + COMPILED * row.name.endswith(COMPILED)]
         if twin and row.tokens_per_s:
             row.vs_twin = row.tokens_per_s / twin
+        marian = rates[MARIAN]
+        if marian and row.tokens_per_s:
+            row.vs_marian = row.tokens_per_s / marian
     release(device)
     return rows

@@ -13,6 +13,7 @@ from reluformer.memory.persistent import PersistentMemory
 from reluformer.memory.scale import Gamma
 from reluformer.memory.settings import MemorySettings
 from reluformer.ops import AttentionStats
+from reluformer.ops.attention import ReturnStats
 from reluformer.ops.visibility import UNBOUNDED, Band, count_visible
 
 Rotation = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -69,7 +70,7 @@ class Attention(nn.Module):
         limit: Tensor | None = None,
         rotate: Rotation | None = None,
         store: Store | None = None,
-        return_stats: bool = False,
+        return_stats: ReturnStats = False,
     ) -> tuple[Tensor, AttentionStats | None]:
         """Look up ``x (B, N, width)``; returns the output and, if asked, the statistics of its rows, ``(B, H, N)``.
 
@@ -83,7 +84,7 @@ class Attention(nn.Module):
             limit: The last key that each query may see, ``(N,)``, where a store has room for more keys than there are.
             rotate: Turns queries and keys by their positions.
             store: Given how to make keys and values, returns all of them: a cache.
-            return_stats: Whether to compute the statistics.
+            return_stats: Whether to compute the statistics, as in :func:`~reluformer.relu_attention`.
         """
         call = self._call(x, context, key_mask, attn_mask, limit, rotate, store)
         out, stats = lookup(**call, return_stats=return_stats)
@@ -139,6 +140,6 @@ class Attention(nn.Module):
         """Let gamma take in the mean mass of these rows, those of ``query_mask (B, N)``; options of :meth:`forward`."""
         options.pop("return_stats", None)
         options = {"key_mask": None, "attn_mask": None, "limit": None, "rotate": None} | options | {"store": None}
-        _, stats = lookup(**self._call(x, context, **options), return_stats=True)
+        _, stats = lookup(**self._call(x, context, **options), return_stats="mass_entropy")
         assert stats is not None
         self.gamma.take_in(stats.mass, query_mask)

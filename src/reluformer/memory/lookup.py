@@ -12,7 +12,7 @@ from torch import Tensor
 from reluformer.memory.activations import FUSED, weigh
 from reluformer.memory.settings import MemorySettings
 from reluformer.ops import AttentionStats, relu_attention
-from reluformer.ops.attention import Backend
+from reluformer.ops.attention import Backend, ReturnStats
 from reluformer.ops.statistics import entropy_from_sums, row_sums
 from reluformer.ops.visibility import UNBOUNDED, Band, band_mask, count_visible
 
@@ -29,7 +29,7 @@ def lookup(
     causal: bool = False,
     key_mask: Tensor | None = None,
     attn_mask: Tensor | None = None,
-    return_stats: bool = False,
+    return_stats: ReturnStats = False,
     backend: Backend = "auto",
 ) -> tuple[Tensor, AttentionStats | None]:
     """Look up ``q (B, Hq, N, D)`` in ``k, v (B, Hk, M, D)``.
@@ -52,7 +52,7 @@ def lookup(
             return out, None
         factor = _row_factor(settings.alpha, gamma, _count(q, k, causal, key_mask, attn_mask))
         return out * factor.to(out.dtype), None
-    return _written_out(q, k, v, settings, gamma, bias, scale, causal, key_mask, attn_mask, return_stats)
+    return _written_out(q, k, v, settings, gamma, bias, scale, causal, key_mask, attn_mask, bool(return_stats))
 
 
 def weights_of(

@@ -1,7 +1,7 @@
 """ReLUFormer: an encoder-decoder Transformer of memories, as a Hugging Face model."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.generation.configuration_utils import GenerationMode
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils.generic import can_return_tuple
 
@@ -22,7 +23,11 @@ from reluformer.memory.regulariser import Regulariser
 from reluformer.memory.scale import Gamma
 from reluformer.models.configuration import ReLUFormerConfig
 from reluformer.models.layers import DecoderLayer, EncoderLayer
+from reluformer.models.loss import token_loss
 from reluformer.models.positions import Positions, positions_of, rotation
+from reluformer.models.stepping import FixedLayer, StepCache
+from reluformer.ops import AttentionStats
+from reluformer.ops.attention import ReturnStats
 
 
 @dataclass
@@ -99,6 +104,7 @@ class _Side(ReLUFormerPreTrainedModel):
         self.layers = nn.ModuleList(layers)
         self.norm = nn.LayerNorm(config.d_model) if config.norm_order == "pre" else nn.Identity()
         self.gradient_checkpointing = False
+        self.cost_of = _cost_of
         self.post_init()
 
     def _enter(
@@ -135,13 +141,14 @@ class Encoder(_Side):
         regulariser = self._regulariser
         seen, sites = [x], []
         for layer in self.layers:
-            x, stats = layer(x, key_mask=mask, query_mask=mask, rotate=rotate, return_stats=regulariser is not None)
+            x, stats = layer(x, key_mask=mask, query_mask=mask, rotate=rotate, return_stats=_asked(regulariser))
             sites.append(stats)
             seen.append(x)
         cost = None
         if regulariser is not None and sites:
             first: Any = self.layers[0]
-            cost = regulariser(sites, first.self_attention.memory.count(x.shape[1], x.shape[1], mask, x.device), mask)
+            memory = first.self_attention.memory
+            cost = self.cost_of(regulariser, sites, memory.count(x.shape[1], x.shape[1], mask, x.device), mask)
         x = self.norm(x)
         hidden = (*seen[:-1], x) if output_hidden_states else None
         return _EncoderOutput(last_hidden_state=x, hidden_states=hidden, regularisation=cost)
@@ -174,7 +181,7 @@ class Decoder(_Side):
             limit = torch.arange(n, device=x.device) + past
         source_mask = _needed(source_mask)
         regulariser = self._regulariser
-        shared = {"query_mask": query_mask, "return_stats": regulariser is not None}
+        shared = {"query_mask": query_mask, "return_stats": _asked(regulariser)}
         self_options = shared | {"key_mask": mask, "rotate": rotate, "limit": limit}
         cross_options = shared | {"key_mask": source_mask}
         seen, self_sites, cross_sites = [x], [], []
@@ -189,8 +196,9 @@ class Decoder(_Side):
         if regulariser is not None and self_sites:
             first: Any = self.layers[0]
             own, other = first.self_attention.memory, first.cross_attention.memory
-            cost = regulariser(self_sites, own.count(n, n, mask, x.device), query_mask)
-            cost = cost + regulariser(cross_sites, other.count(n, source.shape[1], source_mask, x.device), query_mask)
+            keys = other.count(n, source.shape[1], source_mask, x.device)
+            cost = self.cost_of(regulariser, self_sites, own.count(n, n, mask, x.device), query_mask)
+            cost = cost + self.cost_of(regulariser, cross_sites, keys, query_mask)
         x = self.norm(x)
         return x, (*seen[:-1], x) if output_hidden_states else None, cost
 
@@ -281,12 +289,48 @@ class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, GenerationMi
         super().__init__(config)
         self.model = ReLUFormerModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.token_loss = token_loss
         self.post_init()
+
+    def compile_layers(self, **options: Any) -> None:
+        """Let ``torch.compile`` fuse what is around the memories, in place: layer by layer, the regulariser, the loss.
+
+        All layers of a kind share one graph, so this takes seconds where compiling the whole model takes minutes, and
+        new lengths cost no more than one further compilation. The options are those of ``torch.compile``.
+        """
+        for side in (self.model.encoder, self.model.decoder):
+            for layer in side.layers:
+                layer.compile(**options)
+            side.cost_of = torch.compile(_cost_of, **options)
+        self.token_loss = torch.compile(token_loss, **options)
 
     @staticmethod
     def create_masks_for_generate(attention_mask: Tensor | None, **_: Any) -> Tensor | None:
         """Leave the mask ``(B, N)`` as it is: ``generate`` would spread it for attention functions that need that."""
         return attention_mask
+
+    def _prepare_cache_for_generation(  # type: ignore[override]
+        self, generation_config: Any, model_kwargs: dict[str, Any], generation_mode: GenerationMode, *args: Any
+    ) -> None:
+        """What ``generate`` asks for; on a GPU, where it leaves the choice to the model, steps that can be recorded."""
+        chosen = model_kwargs.get("past_key_values") is not None or generation_config.cache_implementation is not None
+        base: Any = super()
+        base._prepare_cache_for_generation(generation_config, model_kwargs, generation_mode, *args)
+        if not chosen and model_kwargs.get("past_key_values") is not None and self._can_record(generation_mode):
+            mask = model_kwargs.get("attention_mask")
+            padded = mask is not None and _needed(mask) is not None
+            model_kwargs["past_key_values"] = StepCache(self.config.decoder_layers, padded)
+
+    def _can_record(self, mode: GenerationMode) -> bool:
+        plain = mode in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE) or "beam" in mode.value
+        return (
+            plain
+            and self.device.type == "cuda"
+            and self.config.positions != "learned"  # which looks whether positions are known
+            and self.config.decoder_layers > 0
+            and not torch.is_autocast_enabled("cuda")  # whose copies of the weights would be recorded with it
+            and not hasattr(self, "hf_device_map")
+        )
 
     def get_encoder(self, *_: Any, **__: Any) -> Encoder:
         """The encoder, for ``generate``."""
@@ -322,16 +366,20 @@ class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, GenerationMi
             options["use_cache"] = False
             if decoder_input_ids is None and options.get("decoder_inputs_embeds") is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        cache = options.get("past_key_values")
+        if isinstance(cache, StepCache) and labels is None and _is_step(decoder_input_ids, cache, options):
+            source, mask = options["encoder_outputs"][0], attention_mask if cache.padded else None
+            step: Any = cache.step
+            logits = step(
+                decoder_input_ids,
+                lambda ids: self.lm_head(self.model.decoder(ids, source, mask, past_key_values=cache)[0]),
+            )
+            return ReLUFormerOutput(logits=logits, past_key_values=cache)
         out = self.model(input_ids, attention_mask, decoder_input_ids, return_dict=True, **options)
         logits = self.lm_head(out.last_hidden_state)
         loss = None
         if labels is not None:
-            flat, target = logits.flatten(0, 1).float(), labels.flatten()
-            if num_items_in_batch is None:
-                loss = F.cross_entropy(flat, target)
-            else:
-                loss = F.cross_entropy(flat, target, reduction="sum") / num_items_in_batch
-            loss = _add(loss, out.regularisation)
+            loss = _add(self.token_loss(logits, labels, num_items_in_batch), out.regularisation)
         return ReLUFormerOutput(
             loss=loss,  # type: ignore[arg-type]
             logits=logits,
@@ -350,17 +398,42 @@ class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, GenerationMi
         return F.pad(labels[:, :-1], (1, 0), value=first).masked_fill(F.pad(labels[:, :-1] == -100, (1, 0)), pad)
 
 
+def _asked(regulariser: Regulariser | None) -> ReturnStats:
+    return False if regulariser is None else "mass_entropy"
+
+
+def _cost_of(
+    regulariser: Regulariser, sites: Sequence[AttentionStats], count: Tensor, query_mask: Tensor | None
+) -> Tensor:
+    """What the regulariser makes of these sites: a function by itself, to be compiled."""
+    return regulariser(sites, count, query_mask)
+
+
 def _needed(mask: Tensor | None) -> Tensor | None:
-    """The mask as booleans, or None where nothing is masked: the kernels without masks are faster."""
+    """The mask as booleans, or None where nothing is masked: the kernels without masks are faster.
+
+    To look is to wait for the GPU, so training does not, and what is compiled or recorded cannot.
+    """
     if mask is None:
         return None
     mask = mask.bool()
-    return None if not torch.compiler.is_compiling() and bool(mask.all()) else mask
+    blind = torch.compiler.is_compiling() or (
+        mask.is_cuda and (torch.is_grad_enabled() or torch.cuda.is_current_stream_capturing())
+    )
+    return mask if blind or not bool(mask.all()) else None
 
 
 def _is_static(cache: EncoderDecoderCache) -> bool:
+    """Whether the keys it returns go on past the last one written."""
     layers = cache.self_attention_cache.layers
-    return bool(layers) and bool(layers[0].is_compileable)
+    return bool(layers) and (bool(layers[0].is_compileable) or isinstance(layers[0], FixedLayer))
+
+
+def _is_step(ids: Tensor | None, cache: StepCache, options: dict[str, Any]) -> bool:
+    """Whether a call asks for one token more and nothing else, which can be recorded."""
+    more = ("decoder_attention_mask", "decoder_inputs_embeds", "output_hidden_states")
+    alone = ids is not None and ids.shape[1] == 1 and options.get("encoder_outputs") is not None
+    return alone and cache.store.seen > 0 and not any(options.get(name) is not None for name in more)
 
 
 def _add(first: Tensor | None, second: Tensor | None) -> Tensor | None:

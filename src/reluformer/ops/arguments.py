@@ -52,6 +52,13 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
         raise ValueError(f"q must have a multiple of k's {k.shape[heads]} heads, got {q.shape[heads]}")
 
 
+def check_return_stats(return_stats: object) -> int:
+    """The level of statistics that was asked for: 0 for none, 1 for mass and entropy, 2 for the active keys too."""
+    if not isinstance(return_stats, bool | str) or (isinstance(return_stats, str) and return_stats != "mass_entropy"):
+        raise ValueError(f"return_stats must be True, False or 'mass_entropy', got {return_stats!r}")
+    return 1 if return_stats == "mass_entropy" else 2 * bool(return_stats)
+
+
 def check_per_head(name: str, x: Tensor | None, q: Tensor, heads: int) -> None:
     """Check a tensor of one value per query head."""
     if x is None:

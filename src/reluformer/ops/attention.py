@@ -17,6 +17,7 @@ from reluformer.ops.visibility import count_visible
 Backend = Literal["auto", "reference", "chunked", "triton"]
 BACKENDS = ("auto", "reference", "chunked", "triton")
 Stats = tuple[Tensor, AttentionStats]
+ReturnStats = bool | Literal["mass_entropy"]
 FEW_QUERIES = 16  # so few against a long cache: it is read once, with its mask, and not written
 
 
@@ -46,11 +47,11 @@ def relu_attention(
 ) -> Tensor: ...
 @overload
 def relu_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, return_stats: Literal[True], **options: Unpack[_Options]
+    q: Tensor, k: Tensor, v: Tensor, *, return_stats: Literal[True, "mass_entropy"], **options: Unpack[_Options]
 ) -> Stats: ...
 @overload
 def relu_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, return_stats: bool, **options: Unpack[_Options]
+    q: Tensor, k: Tensor, v: Tensor, *, return_stats: ReturnStats, **options: Unpack[_Options]
 ) -> Tensor | Stats: ...
 def relu_attention(
     q: Tensor,
@@ -66,7 +67,7 @@ def relu_attention(
     key_padding_mask: Tensor | None = None,
     attn_mask: Tensor | None = None,
     window: int | tuple[int, int] | None = None,
-    return_stats: bool = False,
+    return_stats: ReturnStats = False,
     backend: Backend = "auto",
 ) -> Tensor | Stats:
     r"""Attention whose weights are rectified scores.
@@ -93,7 +94,8 @@ def relu_attention(
             and differentiable, ``-inf`` = may not be seen.
         window: ``w`` lets a query see its own position and ``w - 1`` keys to either side (with ``causal``, to the
             left); a pair ``(left, right)`` sets both sides, -1 for no bound.
-        return_stats: Also return the :class:`AttentionStats` of the rows, computed in the same pass.
+        return_stats: Also return the :class:`AttentionStats` of the rows, computed in the same pass. With
+            ``"mass_entropy"`` the number of active keys is left out (empty): all that a regulariser needs, and faster.
         backend: ``"reference"`` is the specification, ``"chunked"`` runs anywhere in linear memory, ``"triton"`` is
             fused for NVIDIA GPUs; ``"auto"`` takes Triton where it can run and chunked elsewhere. All mean the same.
             Triton hands masks that need a gradient to chunked.
@@ -117,6 +119,7 @@ def relu_attention(
     band = arguments.make_band(causal, window)
     arguments.check_key_mask(key_padding_mask, q, m)
     attn_mask = arguments.check_attn_mask(attn_mask, q, m)
+    level = arguments.check_return_stats(return_stats)
     backend = _choose(backend, q, attn_mask)
 
     if backend == "reference":
@@ -133,7 +136,7 @@ def relu_attention(
             key_mask=key_padding_mask,
             attn_mask=attn_mask,
         )
-        return (out, stats) if return_stats else out
+        return (out, _kept(stats, level)) if level else out
 
     arguments.check_no_tangent(backend, q, k, v, per_head, bias, attn_mask)
     padding = None
@@ -145,12 +148,12 @@ def relu_attention(
         count = count_visible(band, n, m, key_padding_mask, attn_mask, q.device)
     problem = Problem(
         q, k, v, per_head, bias, key_padding_mask, attn_mask, count, None, None, n, m,
-        divisor, float(alpha), power, scale, band, return_stats,
+        divisor, float(alpha), power, scale, band, level,
     )  # fmt: skip
     out, stats = operators.attend(problem, backend)
     if padding is not None:
         out, stats = rescale(out, stats, padding, band, float(alpha))
-    return (out, stats) if return_stats else out
+    return (out, stats) if level else out
 
 
 @overload
@@ -176,7 +179,7 @@ def relu_attention_varlen(
     max_seqlen_q: int,
     max_seqlen_k: int,
     *,
-    return_stats: Literal[True],
+    return_stats: Literal[True, "mass_entropy"],
     **options: Unpack[_PackedOptions],
 ) -> Stats: ...
 @overload
@@ -189,7 +192,7 @@ def relu_attention_varlen(
     max_seqlen_q: int,
     max_seqlen_k: int,
     *,
-    return_stats: bool,
+    return_stats: ReturnStats,
     **options: Unpack[_PackedOptions],
 ) -> Tensor | Stats: ...
 def relu_attention_varlen(
@@ -208,7 +211,7 @@ def relu_attention_varlen(
     scale: float | None = None,
     causal: bool = False,
     window: int | tuple[int, int] | None = None,
-    return_stats: bool = False,
+    return_stats: ReturnStats = False,
     backend: Backend = "auto",
 ) -> Tensor | Stats:
     """ReLU attention over sequences of different lengths packed one after another, without padding.
@@ -250,6 +253,7 @@ def relu_attention_varlen(
     arguments.check_per_head("bias", bias, q, heads)
     scale = arguments.check_numbers(alpha, power, scale, q.shape[-1])
     band = arguments.make_band(causal, window)
+    level = arguments.check_return_stats(return_stats)
     backend = _choose(backend, q, None)
 
     q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))  # (1, H, T, D): packed is a batch of one
@@ -267,15 +271,23 @@ def relu_attention_varlen(
             scale=scale,
             band=band,
         )
+        stats = _kept(stats, level)
     else:
         arguments.check_no_tangent(backend, q, k, v, per_head, bias)
         problem = Problem(
             q, k, v, per_head, bias, None, None, None, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
-            divisor, float(alpha), power, scale, band, return_stats,
+            divisor, float(alpha), power, scale, band, level,
         )  # fmt: skip
         out, stats = operators.attend(problem, backend)
     out = out[0].transpose(0, 1)  # (T, H, D)
-    return (out, AttentionStats(*(x[0].transpose(0, 1) for x in stats))) if return_stats else out
+    if not level:
+        return out
+    return out, AttentionStats(*(x[0].transpose(0, 1) if x.numel() else x for x in stats))
+
+
+def _kept(stats: AttentionStats, level: int) -> AttentionStats:
+    """The statistics of a level, see :class:`Problem`."""
+    return stats if level == 2 else stats._replace(active=stats.active.new_empty(0))
 
 
 def _reference_varlen(

@@ -30,15 +30,15 @@ HEADS_PER_THREAD = 4
 
 def forward(p: Problem) -> Sums:
     """Output and, where asked for, the statistics of every row."""
-    shape = p.q.shape[:3] if p.stats else (0,)
-    sums = Sums(torch.empty_like(p.q), *(p.q.new_empty(shape, dtype=_wide(p)) for _ in range(3)))
+    shapes = [p.q.shape[:3] if p.stats >= least else (0,) for least in (1, 1, 2)]
+    sums = Sums(torch.empty_like(p.q), *(p.q.new_empty(shape, dtype=_wide(p)) for shape in shapes))
     work = _Workspace(p)
     for part in _parts(p):
         heads = _Heads(p, part, work)
         for rows in _steps(heads.n, part.rows_at_once):
             q = heads.stack(heads.q, rows)  # (L, G * R, D)
             out = torch.zeros_like(q)
-            stats = q.new_zeros(3 if p.stats else 0, *q.shape[:2], 1)
+            stats = q.new_zeros(3, *q.shape[:2], 1)
             for keys in heads.visible_keys(rows):
                 r = heads.scores(q, rows, keys).relu_()  # (L, G * R, K)
                 if p.power == 2:
@@ -47,6 +47,7 @@ def forward(p: Problem) -> Sums:
                 if p.stats:
                     stats[0] += r.sum(-1, keepdim=True)
                     stats[1] += heads.log(r).mul_(r).sum(-1, keepdim=True)
+                if p.stats == 2:
                     stats[2] += r.sign_().sum(-1, keepdim=True)
             factor = heads.stack(heads.factor, rows)  # (L, G * R, 1)
             heads.put(sums.out, rows, out, factor)
@@ -54,7 +55,8 @@ def forward(p: Problem) -> Sums:
                 total, r_log_r, active = stats
                 heads.put(sums.mass, rows, total, factor)
                 heads.put(sums.entropy, rows, entropy_from_sums(total, r_log_r))
-                heads.put(sums.active, rows, active)
+                if p.stats == 2:
+                    heads.put(sums.active, rows, active)
     return sums
 
 

@@ -20,7 +20,7 @@ from reluformer.ops.visibility import Band
 _TENSORS = 10
 _PROBLEM = (
     "Tensor q, Tensor k, Tensor v, Tensor? gamma, Tensor? bias, Tensor? key_mask, Tensor? attn_mask, Tensor? count, "
-    "Tensor? cu_q, Tensor? cu_k, SymInt[] sizes, float[] numbers, int power, bool stats, str backend"
+    "Tensor? cu_q, Tensor? cu_k, SymInt[] sizes, float[] numbers, int power, int stats, str backend"
 )
 
 
@@ -68,8 +68,8 @@ def _backward(
 def _fake_forward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     q, stats = args[0], args[-2]
     wide = torch.promote_types(q.dtype, torch.float32)
-    shape = q.shape[:3] if stats else (0,)
-    return (torch.empty_like(q), *(q.new_empty(shape, dtype=wide) for _ in range(3)))
+    shapes = [q.shape[:3] if stats >= least else (0,) for least in (1, 1, 2)]
+    return (torch.empty_like(q), *(q.new_empty(shape, dtype=wide) for shape in shapes))
 
 
 def _fake_backward(*args: Any) -> tuple[Tensor, ...]:

@@ -30,7 +30,7 @@ class Problem(NamedTuple):
     power: int
     scale: float
     band: Band
-    stats: bool
+    stats: int  # 0 for none, 1 for mass and entropy, 2 for the active keys too
 
     @property
     def groups(self) -> int:

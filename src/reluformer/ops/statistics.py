@@ -18,7 +18,7 @@ class AttentionStats(NamedTuple):
     Attributes:
         mass: ``sum_j w_ij``.
         entropy: ``-sum_j p_ij log p_ij`` in nats, of the normalised row ``p_ij = w_ij / mass_i``; 0 for a dead row.
-        active: the number of keys with ``w_ij > 0``.
+        active: the number of keys with ``w_ij > 0``; empty if only the others were asked for.
     """
 
     mass: Tensor

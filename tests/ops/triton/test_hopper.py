@@ -45,6 +45,26 @@ def test_agrees_with_the_reference(options, stats, d):
 
 @hopper
 @pytest.mark.gpu
+@pytest.mark.usefixtures("poisoned_memory")
+@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("causal", [False, True])
+def test_mass_and_entropy_alone(causal, d):
+    """Without counting, a dead row is told by its mass."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 4, 500, d, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    k[1] = k[1].abs()
+    q[1, :, 100:200] = -q[1, :, 100:200].abs()  # sees no positive score
+    out, full = relu_attention(q, k, v, causal=causal, return_stats=True, backend="triton")
+    alone, light = relu_attention(q, k, v, causal=causal, return_stats="mass_entropy", backend="triton")
+    torch.testing.assert_close((alone, *light[:2]), (out, *full[:2]))
+    assert (full.active[1, :, 100:200] == 0).all()
+    assert (light.mass[1, :, 100:200] == 0).all()
+    assert (light.entropy[1, :, 100:200] == 0).all()
+    assert light.active.numel() == 0
+
+
+@hopper
+@pytest.mark.gpu
 @pytest.mark.parametrize("d", [64, 128])
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_full_gpu_gives_the_same_result_every_time(causal, d):

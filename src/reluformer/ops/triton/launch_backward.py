@@ -73,8 +73,10 @@ class _Backward:
         shared_heads = p.groups == 1 or p.gamma is None
         self.uniform = p.band.full and p.visible is None and p.cu_q is None and shared_heads and not host.is_narrow(p)
         self.uniform_factor = p.scale**p.power / p.divisor * (p.max_k / 2) ** -p.alpha if self.uniform else 1.0
-        # Gamma's gradient comes from q.dq, unless something beside q.k is in the scores.
+        # Gamma's gradient comes from q.dq, or k.dk, unless something beside q.k is in the scores.
         self.gamma_in_loop = self.need_gamma and (p.bias is not None or host.has_float_mask(p))
+        self.gamma_from_keys = self.need_gamma and self.on_hopper and p.groups == 1
+        self.gamma_from_queries = self.need_gamma and not self.gamma_in_loop and not self.gamma_from_keys
         self.nothing = torch.empty(0, dtype=torch.float32, device=p.q.device)
         self.dgamma_parts = self.dbias_parts = self.nothing
 
@@ -151,14 +153,19 @@ class _Backward:
         blocks = triton.cdiv(m, hopper.BLOCK_N)
         lines = self.lines.view(-1, 3, self.lines.shape[-1]) if self.stats else dq32.view(-1, 1, dq32.shape[-1])
         dk_target, dv_target = host.fit_for_tma(dk), host.fit_for_tma(dv)
+        if self.gamma_from_keys:
+            shape = (*p.k.shape[:2], blocks)
+            self.dgamma_parts = torch.empty(shape, dtype=torch.float32, device=p.q.device)
         hopper.hopper_key_kernel[(blocks * p.k.shape[0] * p.k.shape[1],)](
             host.rows_map(q, hopper.BLOCK_M), host.rows_map(k, hopper.BLOCK_N), host.rows_map(v, hopper.BLOCK_N),
             host.rows_map(self.dout, hopper.BLOCK_M),
             host.gluon_map(lines, (1, 2 if self.stats else 1, hopper.BLOCK_M), swizzle=0),
             host.rows_map(dk_target, hopper.BLOCK_N), host.rows_map(dv_target, hopper.BLOCK_N),
-            dq32, p.gamma, blocks, p.q.shape[1], p.groups, p.q.shape[2], m, p.band.right, self.uniform_factor,
+            dq32, self.dgamma_parts, p.gamma,
+            blocks, p.q.shape[1], p.groups, p.q.shape[2], m, p.band.right, self.uniform_factor,
             BLOCK_M=hopper.BLOCK_M, BLOCK_N=hopper.BLOCK_N, D=d, STAGES=hopper.STAGES, STATS=self.stats,
-            UNIFORM=self.uniform, **host.only(self.options, "RIGHT", "GAMMA"), num_warps=hopper.WARPS,
+            UNIFORM=self.uniform, DGAMMA=self.gamma_from_keys, **host.only(self.options, "RIGHT", "GAMMA"),
+            num_warps=hopper.WARPS,
         )  # fmt: skip
         for x, target in ((dk, dk_target), (dv, dv_target)):
             if x is not target:
@@ -190,8 +197,7 @@ class _Backward:
         p = self.p
         tile = tiles.query_tile(p.q.dtype, p.q.shape[-1])
         blocks = triton.cdiv(p.max_q, tile.m)
-        from_queries = self.need_gamma and not self.gamma_in_loop
-        if from_queries:
+        if self.gamma_from_queries:
             self.dgamma_parts = self.parts(blocks)
         query_kernel[(blocks * host.sequences(p) * p.q.shape[1],)](
             host.tensor_map(q, tile.m, self.block_d), host.tensor_map(k, tile.n, self.block_d),
@@ -199,20 +205,19 @@ class _Backward:
             dq, self.dgamma_parts, *self._shared(blocks), *dq.stride()[:3], *self._mask_strides(),
             self.lines.stride(1),
             BLOCK_M=tile.m, BLOCK_N=tile.n, BLOCK_D=self.block_d, EVEN=host.is_even(p, p.max_k, tile.n),
-            DGAMMA=from_queries, **self._shared_options(), num_warps=tile.warps, num_stages=tile.stages,
+            DGAMMA=self.gamma_from_queries, **self._shared_options(), num_warps=tile.warps, num_stages=tile.stages,
         )  # fmt: skip
 
     def _finish(self, q: Tensor, dq32: Tensor, dq: Tensor, permuted: bool) -> None:
         p = self.p
         b, heads, n, d = p.q.shape
         blocks = triton.cdiv(n, ROW_BLOCK)
-        from_queries = self.need_gamma and not self.gamma_in_loop
-        if from_queries:  # rows of all packed sequences together: gamma's gradient is their sum anyway
+        if self.gamma_from_queries:  # rows of all packed sequences together: gamma's gradient is their sum anyway
             self.dgamma_parts = torch.empty((b, heads, blocks), dtype=torch.float32, device=p.q.device)
         finish_kernel[(blocks * b * heads,)](
             dq32, dq, q, self.dgamma_parts, p.gamma, blocks, heads, n, d, *dq32.shape[2:],
             self.uniform_factor, *dq.stride()[:3], *q.stride()[:3],
-            BLOCK_M=ROW_BLOCK, BLOCK_D=self.block_d, UNIFORM=self.uniform, DGAMMA=from_queries,
+            BLOCK_M=ROW_BLOCK, BLOCK_D=self.block_d, UNIFORM=self.uniform, DGAMMA=self.gamma_from_queries,
             PERMUTED=permuted, **host.only(self.options, "GAMMA", "POWER"), num_warps=4,
         )  # fmt: skip
 

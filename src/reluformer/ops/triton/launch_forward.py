@@ -21,16 +21,21 @@ def forward(p: Problem) -> Sums:
     shape = p.q.shape[:3] if p.stats else (0,)
     stats = tuple(p.q.new_empty(shape, dtype=torch.float32) for _ in range(3))
     if 0 in p.q.shape:
-        return Sums(out, *stats)
+        return _sums(p, out, stats)
     if 0 in p.k.shape:  # nothing to see
-        return Sums(out.zero_(), *(x.zero_() for x in stats))
+        return _sums(p, out.zero_(), tuple(x.zero_() for x in stats))
     target = host.fit_for_tma(out)
     rows = p.max_q * p.groups
     decoding = p.cu_q is None and p.max_q <= DECODE_QUERIES and rows <= DECODE_ROWS and p.max_k >= DECODE_KEYS
     with host.on_device(p.q):
         launch = _decode if decoding else (_attend_on_hopper if host.hopper_takes(p) else _attend)
         launch(p, target, stats)
-    return Sums(out if target is out else out.copy_(target), *stats)
+    return _sums(p, out if target is out else out.copy_(target), stats)
+
+
+def _sums(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> Sums:
+    mass, entropy, active = stats
+    return Sums(out, mass, entropy, active if p.stats == 2 else active.new_empty(0))
 
 
 def _attend(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
@@ -47,7 +52,7 @@ def _attend(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
         blocks, heads, p.groups, n, p.k.shape[2], d, *p.band, p.divisor, p.alpha, p.scale,
         *out.stride()[1:3], *host.broadcast_strides(p.key_mask, 1), *host.broadcast_strides(p.attn_mask, 4),
         *host.broadcast_strides(p.visible, 2),
-        BLOCK_M=tile.m, BLOCK_N=tile.n, BLOCK_D=block_d, EVEN=host.is_even(p, p.max_k, tile.n), STATS=p.stats,
+        BLOCK_M=tile.m, BLOCK_N=tile.n, BLOCK_D=block_d, EVEN=host.is_even(p, p.max_k, tile.n), STATS=p.stats > 0,
         **host.meaning(p), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
 
@@ -57,7 +62,7 @@ def _attend_on_hopper(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> Non
 
     b, heads, n, d = p.q.shape
     m = p.k.shape[2]
-    if p.stats and m > hopper.MOST_COUNTED:
+    if p.stats == 2 and m > hopper.MOST_COUNTED:
         return _attend(p, out, stats)
     blocks = triton.cdiv(n, hopper.BLOCK_M)
     hopper.hopper_forward_kernel[(blocks * b * heads,)](
@@ -65,8 +70,8 @@ def _attend_on_hopper(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> Non
         host.rows_map(host.fit_for_tma(p.v), hopper.BLOCK_N), host.rows_map(out, hopper.BLOCK_M), *stats, p.gamma,
         blocks, heads, p.groups, n, m, p.band.right, p.divisor, p.alpha, p.scale,
         BLOCK_M=hopper.BLOCK_M, BLOCK_N=hopper.BLOCK_N, D=d, KEY_STAGES=hopper.KEY_STAGES,
-        VALUE_STAGES=hopper.VALUE_STAGES, STATS=p.stats, **host.only(host.meaning(p), "RIGHT", "GAMMA"),
-        num_warps=hopper.WARPS,
+        VALUE_STAGES=hopper.VALUE_STAGES, STATS=p.stats > 0, COUNT=p.stats == 2,
+        **host.only(host.meaning(p), "RIGHT", "GAMMA"), num_warps=hopper.WARPS,
     )  # fmt: skip
 
 
@@ -92,13 +97,13 @@ def _decode(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
         acc_parts, stat_parts, p.gamma, p.bias, host.as_bytes(p.key_mask), host.as_bytes(p.attn_mask), p.visible,
         *sizes, chunk, *q.stride()[:3], *host.broadcast_strides(p.key_mask, 1),
         *host.broadcast_strides(p.attn_mask, 4), *host.broadcast_strides(p.visible, 2),
-        ROWS=rows, BLOCK_N=tile.n, BLOCK_D=block_d, STATS=p.stats, **options,
+        ROWS=rows, BLOCK_N=tile.n, BLOCK_D=block_d, STATS=p.stats > 0, **options,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     combine_kernel[(triton.cdiv(n * p.groups, COMBINED_ROWS), programs)](
         acc_parts, stat_parts, out, *stats, p.gamma, p.visible, parts, *sizes,
         *out.stride()[:3], *host.broadcast_strides(p.visible, 2),
-        ROWS=rows, ROWS_PER_PROGRAM=COMBINED_ROWS, BLOCK_D=block_d, COUNT=p.visible is not None, STATS=p.stats,
+        ROWS=rows, ROWS_PER_PROGRAM=COMBINED_ROWS, BLOCK_D=block_d, COUNT=p.visible is not None, STATS=p.stats > 0,
         **host.only(options, "LEFT", "RIGHT", "GAMMA", "POWER", "FACTOR"), num_warps=4,
     )  # fmt: skip
 

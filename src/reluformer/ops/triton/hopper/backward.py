@@ -147,12 +147,17 @@ def visit_queries(
                 u = rectify(x)
                 if STATS:
                     r = clamp(x)
-                    dv = warpgroup_mma(gl.convert_layout(u, operand), dout, dv, is_async=True)
+                    if D == 64:
+                        dv = warpgroup_mma(gl.convert_layout(u, operand), dout, dv, is_async=True)
                     slope = lines.index(slot * 2).load(gl.SliceLayout(0, x_mma))
                     bend = lines.index(slot * 2 + 1).load(gl.SliceLayout(0, x_mma))
                     lift = slope[None, :] - bend[None, :] * log2(r)
                     dp = warpgroup_mma(v_smem, dout.permute((1, 0)), lift, is_async=True)
-                    dk, dp, dv = warpgroup_mma_wait(0, [dk, dp, dv])
+                    if D == 64:
+                        dk, dp, dv = warpgroup_mma_wait(0, [dk, dp, dv])
+                    else:
+                        dv = warpgroup_mma(gl.convert_layout(u, operand), dout, dv, is_async=True)
+                        dk, dp = warpgroup_mma_wait(1, [dk, dp])
                 else:
                     dp = warpgroup_mma(v_smem, dout.permute((1, 0)), x, use_acc=never, is_async=True)
                     dv = warpgroup_mma(gl.convert_layout(u, operand), dout, dv, is_async=True)
@@ -235,10 +240,10 @@ def add_to_queries(
 
 @gluon.jit
 def hopper_key_kernel(
-    q_desc, k_desc, v_desc, dout_desc, lines_desc, dk_desc, dv_desc, dq, gamma,
+    q_desc, k_desc, v_desc, dout_desc, lines_desc, dk_desc, dv_desc, dq, dgamma_parts, gamma,
     blocks, heads, groups, n, m, right, uniform,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
-    RIGHT: gl.constexpr, STATS: gl.constexpr, GAMMA: gl.constexpr, UNIFORM: gl.constexpr,
+    RIGHT: gl.constexpr, STATS: gl.constexpr, GAMMA: gl.constexpr, UNIFORM: gl.constexpr, DGAMMA: gl.constexpr,
 ):  # fmt: skip
     """Gradients of one block of keys and values, and its part of the queries' gradients."""
     x_mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, BLOCK_M, 16])  # keys x queries
@@ -323,6 +328,10 @@ def hopper_key_kernel(
             factor = uniform / gl.load(gamma + key_head * groups).to(gl.float32)
         dk *= factor
         dv *= factor
+    if DGAMMA:  # the sum of k.dk is that of q.dq, and both are at hand; see gamma_share in ../backward.py
+        dlog = gl.sum(gl.sum(k_smem.load(dk_mma).to(gl.float32) * dk, 1), 0)
+        gl.store(dgamma_parts + pair * blocks + block, -dlog / gl.load(gamma + key_head).to(gl.float32))
+        thread_barrier()
     k_smem.store(dk.to(dtype))
     v_smem.store(dv.to(dtype))
     fence_async_shared()

@@ -72,7 +72,7 @@ def hopper_forward_kernel(
     blocks, heads, groups, n, m, right, divisor, alpha, scale,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr,
     KEY_STAGES: gl.constexpr, VALUE_STAGES: gl.constexpr,
-    RIGHT: gl.constexpr, STATS: gl.constexpr, GAMMA: gl.constexpr,
+    RIGHT: gl.constexpr, STATS: gl.constexpr, COUNT: gl.constexpr, GAMMA: gl.constexpr,
 ):  # fmt: skip
     """Output and statistics of one block of queries of one head."""
     x_mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, BLOCK_N, 16])
@@ -161,7 +161,8 @@ def hopper_forward_kernel(
             if STATS:
                 total += fold(r, BLOCK_M, BLOCK_N)
                 r_log_r += fold(r * log2(r), BLOCK_M, BLOCK_N)
-                count = count_active(count, u)
+                if COUNT:
+                    count = count_active(count, u)
             x, acc = warpgroup_mma_wait(0, [x, acc])
             thread_barrier()  # all warps are done with the next keys and with these values: ask for later ones
             k_next = key + (KEY_STAGES + 1) * BLOCK_N
@@ -193,13 +194,14 @@ def hopper_forward_kernel(
     if STATS:
         total = gl.convert_layout(gl.sum(total, 1), row.type.layout)
         r_log_r = gl.convert_layout(gl.sum(r_log_r, 1), row.type.layout)
-        active = gl.convert_layout(gl.sum(fold(count.to(gl.float32), BLOCK_M, BLOCK_N), 1), row.type.layout)
-        total = gl.where(active > 0, total, 0.0)  # dead scores left a trace of TINY
+        total = gl.where(total > m * (2 * TINY), total, 0.0)  # dead scores left a trace of TINY
         alive = total * scale > TINY
         safe = gl.where(alive, total, 1.0)
         nats = LN2 * (log2(safe) - r_log_r / safe)
         where = (batch * heads + head).to(gl.int64) * n + row
         gl.store(mass + where, total * factor, mask=row < n)
-        gl.store(entropy + where, gl.where(alive & (active > 1), nats, 0.0), mask=row < n)  # of one key exactly 0
-        gl.store(active_keys + where, active, mask=row < n)
+        gl.store(entropy + where, gl.where(alive, gl.maximum(nats, 0.0), 0.0), mask=row < n)
+        if COUNT:
+            active = gl.convert_layout(gl.sum(fold(count.to(gl.float32), BLOCK_M, BLOCK_N), 1), row.type.layout)
+            gl.store(active_keys + where, active, mask=row < n)
     tma.store_wait(0)

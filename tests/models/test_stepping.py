@@ -1,0 +1,94 @@
+"""Recorded decoding steps: the same tokens and logits as steps that are not."""
+
+import pytest
+import torch
+
+from reluformer.models import stepping
+from reluformer.models.reluformer import ReLUFormerForConditionalGeneration
+from reluformer.models.stepping import StepCache
+from tests.models.test_reluformer import VARIANTS, batch, generate, make
+
+BEAMS = [{}, {"num_beams": 3}, {"num_beams": 3, "num_return_sequences": 2}]
+
+
+class _Recording:
+    """Stands in for a CUDA graph: what it recorded runs again, with the host believing that it only records."""
+
+    def __init__(self, cache, run):
+        self.cache, self.run = cache, run
+
+    def replay(self):
+        self.cache.store.recording = True
+        self.cache._logits = self.run()
+        self.cache.store.recording = False
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """Lets the CPU go the way of the GPU; counts the steps."""
+    steps = []
+
+    def record(cache, ids, decode):
+        cache._ids = ids.clone()
+        cache._graph = _Recording(cache, lambda: decode(cache._ids))
+
+    step = StepCache.step
+    monkeypatch.setattr(StepCache, "_record", record)
+    monkeypatch.setattr(StepCache, "step", lambda *args: steps.append(1) or step(*args))
+    monkeypatch.setattr(ReLUFormerForConditionalGeneration, "_can_record", lambda self, mode: bool(steps))
+    return steps
+
+
+def assert_same(first, second, tolerance=1e-4):
+    assert first[0].tolist() == second[0].tolist()
+    torch.testing.assert_close(first[1], second[1], atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("options", BEAMS, ids=str)
+@pytest.mark.parametrize("fields", [{}, {"activation": "softmax"}, *VARIANTS[-4:]], ids=str)
+def test_computes_the_same(fields, options, recorded):
+    model, inputs = make(**fields), batch()
+    expected = generate(model, inputs, **options)
+    assert not recorded
+    recorded.append(1)  # from here on
+    assert_same(generate(model, inputs, **options), expected)
+    assert len(recorded) == 1 + 7  # the first of eight tokens is not a step
+
+
+def test_keys_move_when_there_is_no_room(recorded, monkeypatch):
+    model, inputs = make(), batch()
+    expected = generate(model, inputs, num_beams=2)
+    monkeypatch.setattr(stepping, "ROOM", 3)
+    recorded.append(1)
+    assert_same(generate(model, inputs, num_beams=2), expected)
+
+
+def test_an_eager_call_goes_on_with_the_same_cache(recorded):
+    """Somebody who asks for hidden states gets them: that step is simply not recorded."""
+    model, inputs = make(), batch()
+    plain = generate(model, inputs)
+    recorded.append(1)
+    assert_same(generate(model, inputs, output_hidden_states=True), plain)
+    assert len(recorded) == 1
+
+
+@pytest.mark.parametrize("chosen", [{"use_cache": False}, {"cache_implementation": "static"}], ids=str)
+def test_who_chooses_a_cache_gets_it(chosen, recorded):
+    model, inputs = make(), batch()
+    recorded.append(1)
+    generate(model, inputs, **chosen)
+    assert len(recorded) == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize("options", BEAMS, ids=str)
+@pytest.mark.parametrize("fields", VARIANTS, ids=str)
+def test_computes_the_same_on_a_gpu(fields, options, monkeypatch):
+    model, inputs = make(**fields).cuda(), {name: x.cuda() for name, x in batch().items()}
+    steps, step = [], StepCache.step
+    monkeypatch.setattr(StepCache, "step", lambda *args: steps.append(1) or step(*args))
+    found = generate(model, inputs, **options)
+    assert bool(steps) is (fields.get("positions") != "learned")
+    monkeypatch.setattr(type(model), "_can_record", lambda self, mode: False)
+    assert_same(found, generate(model, inputs, **options), 1e-3)
