@@ -160,7 +160,7 @@ def training(
     where = _device(device)
     gpu = where.type == "cuda"
     default = [16] if quick else [512, 1024, 2048, 8192] if gpu else [128]
-    budget = tokens or (32768 if gpu and not quick else 256)
+    budget = tokens or (131072 if gpu and not quick else 256)  # enough that launches do not take the time
     _race_models("training", size, _numbers("--lengths", lengths, default), budget, where, dtype, out, quick)
 
 
@@ -200,7 +200,7 @@ def _race_models(
     size = "tiny" if quick else size
     if size not in SIZES:
         raise typer.BadParameter(f"takes {', '.join(SIZES)}, got {size!r}", param_hint="--size")
-    report = _Report(kind, device, out)
+    report = _Report(kind, device, out, "" if beams == 1 else f"-{beams}-beams")
     rows: list[models.Row] = []
     for length in lengths:
         batch = max(1, amount // length) if kind == "training" else amount
@@ -233,11 +233,11 @@ _DTYPES = ("float16", "bfloat16", "float32")
 class _Report:
     """Where results go: the console, and the folder if there is one."""
 
-    def __init__(self, name: str, device: torch.device, out: Path | None) -> None:
+    def __init__(self, name: str, device: torch.device, out: Path | None, variant: str = "") -> None:
         self.name, self.out = name, out
         self.place = machine.describe(device)
         self.console = tables.console()
-        self.stem = f"{name}-{self.place['gpu'].removeprefix('NVIDIA ') or 'cpu'}".lower().replace(" ", "-")
+        self.stem = f"{name}{variant}-{self.place['gpu'].removeprefix('NVIDIA ') or 'cpu'}".lower().replace(" ", "-")
         if out is not None:
             import matplotlib  # noqa: F401  # missing? Better said before the measuring than after
 

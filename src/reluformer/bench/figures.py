@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from reluformer.bench import attention, decode, memory
+from reluformer.bench.models import COMPILED
 from reluformer.bench.tables import number
 
 # Ours in blues, softmax in warm colours, the other ways to ReLU in greys.
@@ -91,11 +92,14 @@ def _plot_models(path: Path, rows: Sequence[Any], caption: str, title: str) -> N
     for i, name in enumerate(names):
         rates = {r.load.length: r.tokens_per_s for r in rows if r.name == name}
         places = [j + (i - (len(names) - 1) / 2) * width for j in range(len(lengths))]
-        axes.bar(places, [rates.get(n) or 0.0 for n in lengths], width * 0.92, color=COLOURS.get(name), label=name)
+        heights = [(rates.get(n) or 0.0) / 1000 for n in lengths]
+        plain = name.removesuffix(COMPILED)
+        look = {"hatch": "////", "edgecolor": "white"} if name != plain else {"label": plain}
+        axes.bar(places, heights, width * 0.92, color=COLOURS.get(plain), **look)
     axes.set_xticks(range(len(lengths)), [str(n) for n in lengths])
     axes.tick_params(length=0)
-    axes.set_xlabel("length")
-    axes.set_ylabel("tokens/s")
+    axes.set_xlabel("length" + ("; striped: layers compiled" if names[-1].endswith(COMPILED) else ""))
+    axes.set_ylabel("thousand tokens/s")
     _finish(figure, path, f"{title}, {rows[0].load.size}, {rows[0].load.dtype}", caption, axes, 4)
 
 
@@ -105,8 +109,8 @@ def plot_training(path: Path, rows: Sequence[Any], caption: str) -> None:
 
 
 def plot_generation(path: Path, rows: Sequence[Any], caption: str) -> None:
-    """Tokens per second of greedy decoding, by length, a bar per model."""
-    _plot_models(path, rows, caption, "Generation")
+    """Tokens per second of decoding, by length, a bar per model."""
+    _plot_models(path, rows, caption, f"Generation, {rows[0].load.beams} beams" if rows[0].load.beams > 1 else "Greedy generation")
 
 
 def plot_decode(path: Path, rows: Sequence[decode.Row], caption: str) -> None:

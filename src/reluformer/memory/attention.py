@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reluformer.memory.lookup import lookup
+from reluformer.memory.lookup import lookup, up_to
 from reluformer.memory.norms import output_norm
 from reluformer.memory.persistent import PersistentMemory
 from reluformer.memory.scale import Gamma
@@ -81,7 +81,8 @@ class Attention(nn.Module):
             attn_mask: Which pairs may be seen, broadcasts to ``(B, 1, N, M)``; takes the place of causality.
             query_mask: Which queries are no padding, ``(B, N)``: for calibration and reports, which look on; the output
                 does not depend on it.
-            limit: The last key that each query may see, ``(N,)``, where a store has room for more keys than there are.
+            limit: The last key that each query may see, ``(N,)``, where a store has room for more keys than there are,
+                and zeros there.
             rotate: Turns queries and keys by their positions.
             store: Given how to make keys and values, returns all of them: a cache.
             return_stats: Whether to compute the statistics, as in :func:`~reluformer.relu_attention`.
@@ -119,15 +120,16 @@ class Attention(nn.Module):
         k, v = make() if store is None else store(make)
         if key_mask is not None and key_mask.shape[1] < k.shape[2]:
             key_mask = F.pad(key_mask, (0, k.shape[2] - key_mask.shape[1]))  # room that is not used yet
-        if limit is not None:
-            attn_mask = (torch.arange(k.shape[2], device=k.device) <= limit[:, None])[None, None]
+        if limit is not None and (self.slots is not None or key_mask is not None):
+            attn_mask, limit = up_to(limit, k.shape[2]), None
         if self.slots is not None:
             k, v, key_mask, attn_mask = self.slots(k, v, key_mask, attn_mask)
         if attn_mask is not None:
             attn_mask = attn_mask.expand(*attn_mask.shape[:2], q.shape[2], k.shape[2])
         return {
             "q": q, "k": k, "v": v, "settings": self.settings, "gamma": self.gamma(), "bias": self.bias,
-            "causal": self.causal and attn_mask is None, "key_mask": key_mask, "attn_mask": attn_mask,
+            "causal": self.causal and attn_mask is None and limit is None,
+            "key_mask": key_mask, "attn_mask": attn_mask, "limit": limit,
         }  # fmt: skip
 
     def _split(self, x: Tensor) -> Tensor:

@@ -29,18 +29,23 @@ def lookup(
     causal: bool = False,
     key_mask: Tensor | None = None,
     attn_mask: Tensor | None = None,
+    limit: Tensor | None = None,
     return_stats: ReturnStats = False,
     backend: Backend = "auto",
 ) -> tuple[Tensor, AttentionStats | None]:
     """Look up ``q (B, Hq, N, D)`` in ``k, v (B, Hk, M, D)``.
 
     Masks are boolean, True = may be seen: ``key_mask (B, M)``, ``attn_mask`` broadcasts to ``(B, Hq, N, M)``; causal is
-    bottom-right aligned. ``gamma`` and ``bias`` are ``(Hq,)``. Returns the sums and, if asked, their statistics.
+    bottom-right aligned. ``limit (N,)`` is the last key each query may see, in the place of a mask, where all keys after
+    the last one's are zeros. ``gamma`` and ``bias`` are ``(Hq,)``. Returns the sums and, if asked, their statistics.
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
+    one_row = settings.activation in FUSED and q.shape[2] == 1 and not return_stats and not torch.is_grad_enabled()
+    if limit is not None and not (one_row and bias is None):
+        attn_mask, limit = up_to(limit, k.shape[2]), None
     if settings.activation in FUSED:
-        if q.shape[2] == 1 and not return_stats and not torch.is_grad_enabled():
-            return _one_row(q, k, v, settings, gamma, bias, scale, key_mask, attn_mask), None
+        if one_row:
+            return _one_row(q, k, v, settings, gamma, bias, scale, key_mask, attn_mask, limit), None
         result = relu_attention(
             q, k, v, gamma=gamma, alpha=settings.alpha, power=FUSED[settings.activation], bias=bias, scale=scale,
             causal=causal, key_padding_mask=key_mask, attn_mask=attn_mask, return_stats=return_stats, backend=backend,
@@ -98,6 +103,11 @@ def _count(q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, attn_mas
     return count_visible(_band(causal), n, m, key_mask, attn_mask, q.device)[..., None]  # (B|1, H|1, N, 1)
 
 
+def up_to(limit: Tensor, m: int) -> Tensor:
+    """The mask ``(1, 1, N, M)`` of keys up to each query's last one, ``limit (N,)``."""
+    return (torch.arange(m, device=limit.device) <= limit[:, None])[None, None]
+
+
 def _visible(
     n: int, m: int, causal: bool, key_mask: Tensor | None, attn_mask: Tensor | None, device: torch.device
 ) -> Tensor | None:
@@ -123,13 +133,14 @@ def _one_row(
     scale: float,
     key_mask: Tensor | None,
     attn_mask: Tensor | None,
+    limit: Tensor | None,
 ) -> Tensor:
     """A step of decoding: so little to compute that launches take the time, and these are the fewest."""
     b, heads, _, d = q.shape
     key_heads, m = k.shape[1:3]
     power = FUSED[settings.activation]
     visible = _visible(1, m, False, key_mask, attn_mask, q.device)
-    plain = visible is None and bias is None
+    plain = visible is None and bias is None and limit is None
     if plain:  # a factor of all weights is one of all scores
         scale = scale * (m / 2) ** (-settings.alpha / power)
     queries, keys = q.reshape(b * key_heads, -1, d), k.reshape(b * key_heads, m, d)
@@ -142,7 +153,9 @@ def _one_row(
     if power == 2:
         weights = weights.square()
     out = torch.bmm(weights, v.reshape(b * key_heads, m, d)).view(b, heads, 1, d)
-    if not plain:
+    if limit is not None:  # zeros have no weight, hence no mask; but they do not count
+        out = out * ((limit + 1) / 2).pow_(-settings.alpha).to(out.dtype)
+    elif not plain:
         count = torch.full((1,), m, device=q.device) if visible is None else visible.sum(-1, keepdim=True)
         out = out * ((count.clamp_min(1) / 2) ** -settings.alpha).to(out.dtype)
     return out if gamma is None else out.div_(gamma[:, None, None])

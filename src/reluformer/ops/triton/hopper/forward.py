@@ -194,7 +194,7 @@ def hopper_forward_kernel(
     if STATS:
         total = gl.convert_layout(gl.sum(total, 1), row.type.layout)
         r_log_r = gl.convert_layout(gl.sum(r_log_r, 1), row.type.layout)
-        total = gl.where(total > m * (2 * TINY), total, 0.0)  # dead scores left a trace of TINY
+        total = gl.where(total > (m + BLOCK_N) * (2 * TINY), total, 0.0)  # dead scores left a trace of TINY
         alive = total * scale > TINY
         safe = gl.where(alive, total, 1.0)
         nats = LN2 * (log2(safe) - r_log_r / safe)
