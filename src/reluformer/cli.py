@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 import reluformer
 
 TOOLKIT = (
-    "accelerate", "matplotlib", "numpy", "rich", "sacrebleu", "safetensors", "tensorboard", "tokenizers", "transformers",
-    "typer", "yaml",
+    "accelerate", "matplotlib", "numpy", "rich", "sacrebleu", "safetensors", "tensorboard", "tokenizers",
+    "transformers", "typer", "yaml",
 )  # fmt: skip
 
 
@@ -51,6 +51,8 @@ def _command() -> Any:
     from reluformer.data.commands import data
     from reluformer.demo import demo
     from reluformer.report.commands import inspect
+    from reluformer.training.commands import train
+    from reluformer.translation.commands import evaluate, translate
 
     app = typer.Typer(
         help="Transformers in which ReLU replaces softmax.",
@@ -70,7 +72,10 @@ def _command() -> Any:
     app.add_typer(bench, name="bench")
     app.add_typer(data, name="data")
     app.command()(demo)
+    app.command()(evaluate)
     app.command()(inspect)
+    app.command()(train)
+    app.command()(translate)
     return typer.main.get_command(app)
 
 

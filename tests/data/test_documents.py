@@ -86,3 +86,13 @@ def test_languages_are_two(languages: str) -> None:
 def test_clean_text_reads_back(tmp_path: Path) -> None:
     record = {"id": "a", "first": 3, "en": ["x"], "de": ["y"]}
     assert read(text(tmp_path / "x.jsonl", json.dumps(record))) == [Document("a", ["x"], ["y"], 3)]
+
+
+def test_the_embedded_corpus_is_an_input() -> None:
+    ruth = read("bible:dev", Languages("es", "en"))[0]
+    assert ruth.id == "Ruth 1"
+    assert ruth.source[0].startswith("Y aconteció en los días que gobernaban los jueces")
+    assert ruth.target[0].startswith("In the days when the judges judged")
+    assert len(read("bible:all", Languages("en", "es"))) == 1189
+    assert "bible:genesis: part must be one of train, dev, test, all" in refused("bible:genesis", Languages("en", "es"))
+    assert "bible:dev: takes lists of sentences as 'en' and 'de', has id, en, es" in refused("bible:dev")

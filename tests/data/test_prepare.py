@@ -104,6 +104,16 @@ def test_manifest(plan: Plan, tmp_path: Path) -> None:
         assert about == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
+def test_the_embedded_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Plan(("bible:dev",), Languages("en", "es"), ("bible:test",), vocab=400, lengths=(0,))
+    manifest, _ = run(plan, tmp_path / "out")
+    assert [split["shards"][0]["sentences"] for split in manifest["splits"].values()] == [616, 684]
+    assert run(plan, tmp_path / "out") == (manifest, set())
+    assert run(replace(plan, inputs=("bible:test",), valid=("bible:dev",)), tmp_path / "out")[0] != manifest
+    monkeypatch.setattr("reluformer.data.bible.fingerprint", lambda: "another edition")
+    assert "clean bible:dev" in run(plan, tmp_path / "out")[1]
+
+
 def test_duplicates_are_found_across_inputs_but_validation_is_kept(plan: Plan, tmp_path: Path) -> None:
     copy = tmp_path / "copy.jsonl"
     copy.write_bytes(Path(plan.inputs[0]).read_bytes())

@@ -35,7 +35,7 @@ def recorded(monkeypatch):
     step = StepCache.step
     monkeypatch.setattr(StepCache, "_record", record)
     monkeypatch.setattr(StepCache, "step", lambda *args: steps.append(1) or step(*args))
-    monkeypatch.setattr(ReLUFormerForConditionalGeneration, "_can_record", lambda self, mode: bool(steps))
+    monkeypatch.setattr(ReLUFormerForConditionalGeneration, "_can_record", lambda self: bool(steps))
     return steps
 
 
@@ -90,5 +90,5 @@ def test_computes_the_same_on_a_gpu(fields, options, monkeypatch):
     monkeypatch.setattr(StepCache, "step", lambda *args: steps.append(1) or step(*args))
     found = generate(model, inputs, **options)
     assert bool(steps) is (fields.get("positions") != "learned")
-    monkeypatch.setattr(type(model), "_can_record", lambda self, mode: False)
+    monkeypatch.setattr(type(model), "_can_record", lambda self: False)
     assert_same(found, generate(model, inputs, **options), 1e-3)

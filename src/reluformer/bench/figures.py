@@ -110,7 +110,8 @@ def plot_training(path: Path, rows: Sequence[Any], caption: str) -> None:
 
 def plot_generation(path: Path, rows: Sequence[Any], caption: str) -> None:
     """Tokens per second of decoding, by length, a bar per model."""
-    _plot_models(path, rows, caption, f"Generation, {rows[0].load.beams} beams" if rows[0].load.beams > 1 else "Greedy generation")
+    beams = rows[0].load.beams
+    _plot_models(path, rows, caption, f"Generation, {beams} beams" if beams > 1 else "Greedy generation")
 
 
 def plot_decode(path: Path, rows: Sequence[decode.Row], caption: str) -> None:

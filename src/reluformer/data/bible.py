@@ -4,12 +4,15 @@ Small, document-shaped and in the public domain, so that everything here runs wi
 and what was cleaned: ``BIBLE.md`` beside this file.
 """
 
+import hashlib
 import json
 import lzma
 from collections.abc import Iterator
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import TypedDict
 
+BIBLE = "bible:"  # begins the name of a part where an input is asked for
 # Whole books, of those that share the fewest phrases with the others: gospels, chronicles and psalms repeat each other.
 DEV = ("Ruth", "Ecclesiastes", "Lamentations", "Jonah", "James")
 TEST = ("Esther", "Daniel", "Nahum", "1 Timothy")
@@ -41,8 +44,16 @@ def part_of(chapter: str) -> str:
     return "dev" if book in DEV else "test" if book in TEST else "train"
 
 
+def fingerprint() -> str:
+    """What changes when the content does."""
+    return hashlib.sha256(_packed().read_bytes()).hexdigest()
+
+
+def _packed() -> Traversable:
+    return files("reluformer.data").joinpath("bible.jsonl.xz")
+
+
 def _chapters() -> Iterator[Chapter]:
-    packed = files("reluformer.data").joinpath("bible.jsonl.xz")
-    with packed.open("rb") as file, lzma.open(file, "rt", encoding="utf-8") as lines:
+    with _packed().open("rb") as file, lzma.open(file, "rt", encoding="utf-8") as lines:
         for line in lines:
             yield json.loads(line)

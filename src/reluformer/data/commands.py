@@ -23,7 +23,7 @@ Made = TypeVar("Made")
 def prepare(
     inputs: Annotated[
         list[str],
-        typer.Argument(help=".jsonl or .tmx files, text files as source,target, or hf:NAME; files also .gz or .xz"),
+        typer.Argument(help=".jsonl or .tmx (.gz, .xz), text files as source,target, hf:NAME, or bible:train|dev|test"),
     ],
     languages: Annotated[str, typer.Option(help="source and target, as the inputs name them, e.g. en-de")],
     out: Annotated[Path, typer.Option(help="folder for the tokeniser and the packed tokens")],

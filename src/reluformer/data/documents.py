@@ -6,6 +6,7 @@ An input is one of
 - ``corpus.en,corpus.de``: a sentence per line, ``<d>`` or a blank line between documents on both sides;
 - ``corpus.tmx``: a translation memory;
 - ``hf:NAME``: a Hugging Face data set, by name or folder (see :mod:`reluformer.data.hub`);
+- ``bible:PART``: the embedded corpus, of which PART is train, dev, test or all (see :mod:`reluformer.data.bible`);
 
 files plain or with ``.gz`` or ``.xz`` behind their names.
 """
@@ -16,10 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from reluformer.data.bible import BIBLE, bible_documents
 from reluformer.data.files import DataError, numbered_lines, plain_suffix
 
 HUB = "hf:"
-TAKES = "takes a .jsonl or .tmx file, two text files as source,target, or hf:NAME"
+TAKES = "takes a .jsonl or .tmx file, two text files as source,target, hf:NAME or bible:PART"
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class Languages:
 
 def read_documents(item: str, languages: Languages) -> Iterator[Document]:
     """Read one input; what can be known to be wrong before the first document is an error at once."""
+    if item.startswith(BIBLE):
+        return read_bible(item.removeprefix(BIBLE), languages)
     paths = input_files(item)
     if not paths:
         from reluformer.data.hub import read_hub
@@ -74,8 +78,8 @@ def read_documents(item: str, languages: Languages) -> Iterator[Document]:
 
 
 def input_files(item: str) -> list[Path]:
-    """The files of one input, which must exist: one, two, or none if it is a data set of the hub."""
-    if item.startswith(HUB):
+    """The files of one input, which must exist: one, two, or none if it has no file of its own."""
+    if item.startswith((HUB, BIBLE)):
         return []
     names = item.split(",")
     paths = [Path(item)] if len(names) != 2 or Path(item).exists() else [Path(name) for name in names]
@@ -102,6 +106,15 @@ def read_jsonl(path: Path, languages: Languages) -> Iterator[Document]:
         if not isinstance(record, dict):
             raise DataError(f"{where}: takes an object with {_keys(languages)}, got {type(record).__name__}")
         yield document_of(record, languages, where, default_id=f"{path.name}:{number}")
+
+
+def read_bible(part: str, languages: Languages) -> Iterator[Document]:
+    """Chapters of the embedded corpus."""
+    try:
+        chapters = bible_documents(part)
+    except ValueError as error:
+        raise DataError(f"{BIBLE}{part}: {error}") from None
+    return (document_of({**chapter}, languages, f"{BIBLE}{part}", chapter["id"]) for chapter in chapters)
 
 
 def document_of(record: dict[str, Any], languages: Languages, where: str, default_id: str) -> Document:

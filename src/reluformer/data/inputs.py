@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from reluformer.data import bible
 from reluformer.data.arrays import open_array
 from reluformer.data.cleaning import Cleaner, CleaningReport, SeenPairs
 from reluformer.data.documents import HUB, Document, Languages, input_files
@@ -37,6 +38,8 @@ def content_of(items: Iterable[str], known_at: Path) -> dict[str, list[str]]:
             from reluformer.data.hub import fingerprint
 
             content[item] = [item, fingerprint(item.removeprefix(HUB))]
+        if item.startswith(bible.BIBLE):
+            content[item] = [item, bible.fingerprint()]
     write_json(known_at, found)
     return content
 

@@ -55,8 +55,8 @@ class Attention(nn.Module):
         self.bias = None if settings.bias is None else nn.Parameter(torch.full((heads,), float(settings.bias)))
         self.norm = output_norm(settings, width)
         normed = settings.query_key_norm
-        self.query_norm = nn.RMSNorm(self.head_dim) if normed else nn.Identity()
-        self.key_norm = nn.RMSNorm(self.head_dim) if normed else nn.Identity()
+        self.query_norm = nn.RMSNorm(self.head_dim) if normed else None
+        self.key_norm = nn.RMSNorm(self.head_dim) if normed else None
         self.slots = PersistentMemory(key_heads, settings.slots, self.head_dim) if settings.slots else None
 
     def forward(
@@ -84,12 +84,18 @@ class Attention(nn.Module):
             limit: The last key that each query may see, ``(N,)``, where a store has room for more keys than there are,
                 and zeros there.
             rotate: Turns queries and keys by their positions.
-            store: Given how to make keys and values, returns all of them: a cache.
+            store: Given how to make keys and values, returns all of them: a cache. Where these have fewer rows than the
+                batch, as many rows of the batch one after another share one, and there are no statistics.
             return_stats: Whether to compute the statistics, as in :func:`~reluformer.relu_attention`.
         """
         call = self._call(x, context, key_mask, attn_mask, limit, rotate, store)
-        out, stats = lookup(**call, return_stats=return_stats)
-        return self.output(self.norm(out.transpose(1, 2).flatten(2))), stats  # (B, N, width)
+        shared = call["q"].shape[0] // call["k"].shape[0]
+        if shared > 1:
+            out, stats = _lookup_shared(call, shared), None
+        else:
+            out, stats = lookup(**call, return_stats=return_stats)
+        out = out.transpose(1, 2).flatten(2)  # (B, N, width)
+        return self.output(out if self.norm is None else self.norm(out)), stats
 
     def count(self, n: int, m: int, key_mask: Tensor | None, device: torch.device) -> Tensor:
         """How many keys each of ``n`` queries sees among ``m`` and the learned slots: broadcasts to ``(B, H, N)``."""
@@ -107,12 +113,12 @@ class Attention(nn.Module):
         store: Store | None,
     ) -> dict[str, Any]:
         """What the lookup takes."""
-        q = self.query_norm(self._split(self.query(x)))  # (B, H, N, D)
+        q = self._split(self.query(x), self.query_norm)  # (B, H, N, D)
 
         def make() -> tuple[Tensor, Tensor]:
             nonlocal q
             source = x if context is None else context
-            k, v = self.key_norm(self._split(self.key(source))), self._split(self.value(source))  # (B, Hk, M, D)
+            k, v = self._split(self.key(source), self.key_norm), self._split(self.value(source))  # (B, Hk, M, D)
             if rotate is not None:
                 q, k = rotate(q, k)
             return k, v
@@ -132,8 +138,9 @@ class Attention(nn.Module):
             "key_mask": key_mask, "attn_mask": attn_mask, "limit": limit,
         }  # fmt: skip
 
-    def _split(self, x: Tensor) -> Tensor:
-        return x.view(*x.shape[:-1], -1, self.head_dim).transpose(1, 2)  # (B, N, H * D) -> (B, H, N, D)
+    def _split(self, x: Tensor, norm: nn.Module | None = None) -> Tensor:
+        x = x.view(*x.shape[:-1], -1, self.head_dim).transpose(1, 2)  # (B, N, H * D) -> (B, H, N, D)
+        return x if norm is None else norm(x)
 
     @torch.no_grad()
     def calibrate_on(
@@ -145,3 +152,12 @@ class Attention(nn.Module):
         _, stats = lookup(**self._call(x, context, **options), return_stats="mass_entropy")
         assert stats is not None
         self.gamma.take_in(stats.mass, query_mask)
+
+
+def _lookup_shared(call: dict[str, Any], shared: int) -> Tensor:
+    """Queries ``(B * shared, H, N, D)`` in keys and values ``(B, Hk, M, D)``: those that share keys stand together."""
+    q, key_mask = call["q"], call["key_mask"]
+    _, heads, n, d = q.shape
+    q = q.view(-1, shared, heads, n, d).transpose(1, 2).reshape(-1, heads, shared * n, d)
+    out, _ = lookup(**call | {"q": q, "key_mask": None if key_mask is None else key_mask[::shared]})
+    return out.view(-1, heads, shared, n, d).transpose(1, 2).reshape(-1, heads, n, d)

@@ -1,6 +1,7 @@
 """The FFN as a memory: learned keys and values that every position looks into."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reluformer.memory.activations import NORMALISED, weigh
@@ -26,15 +27,15 @@ class KeyValueMemory(nn.Module):
         self.values = nn.Linear(settings.slots, width, bias=biased)
         self.gamma = Gamma(settings, 1)
         self.norm = output_norm(settings, width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = dropout
         if settings.bias is not None:
             nn.init.constant_(self.keys.bias, settings.bias)
             self.keys.start_bias = settings.bias  # type: ignore[assignment]  # for who makes the weights anew
 
     def forward(self, x: Tensor) -> Tensor:
         """Look up ``x (..., width)``."""
-        out: Tensor = self.norm(self.values(self.dropout(self.weights(x))))
-        return out
+        out: Tensor = self.values(F.dropout(self.weights(x), self.dropout, self.training))
+        return out if self.norm is None else self.norm(out)
 
     def weights(self, x: Tensor) -> Tensor:
         """Weights over the slots, ``(..., slots)``."""

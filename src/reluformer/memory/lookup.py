@@ -16,6 +16,8 @@ from reluformer.ops.attention import Backend, ReturnStats
 from reluformer.ops.statistics import entropy_from_sums, row_sums
 from reluformer.ops.visibility import UNBOUNDED, Band, band_mask, count_visible
 
+FEW = 16  # queries whose weights are written out: beams that look into one source
+
 
 def lookup(
     q: Tensor,
@@ -36,16 +38,22 @@ def lookup(
     """Look up ``q (B, Hq, N, D)`` in ``k, v (B, Hk, M, D)``.
 
     Masks are boolean, True = may be seen: ``key_mask (B, M)``, ``attn_mask`` broadcasts to ``(B, Hq, N, M)``; causal is
-    bottom-right aligned. ``limit (N,)`` is the last key each query may see, in the place of a mask, where all keys after
-    the last one's are zeros. ``gamma`` and ``bias`` are ``(Hq,)``. Returns the sums and, if asked, their statistics.
+    bottom-right aligned. ``limit (N,)``, the last key that each query may see, takes the place of a mask where all keys
+    behind the last are zeros. ``gamma`` and ``bias`` are ``(Hq,)``. Returns the sums and, if asked, their statistics.
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    one_row = settings.activation in FUSED and q.shape[2] == 1 and not return_stats and not torch.is_grad_enabled()
-    if limit is not None and not (one_row and bias is None):
+    n = q.shape[2]
+    few_rows = (
+        settings.activation in FUSED
+        and (n == 1 or (n <= FEW and not causal))
+        and not return_stats
+        and not torch.is_grad_enabled()
+    )
+    if limit is not None and not (few_rows and n == 1 and bias is None):
         attn_mask, limit = up_to(limit, k.shape[2]), None
     if settings.activation in FUSED:
-        if one_row:
-            return _one_row(q, k, v, settings, gamma, bias, scale, key_mask, attn_mask, limit), None
+        if few_rows:
+            return _few_rows(q, k, v, settings, gamma, bias, scale, key_mask, attn_mask, limit), None
         result = relu_attention(
             q, k, v, gamma=gamma, alpha=settings.alpha, power=FUSED[settings.activation], bias=bias, scale=scale,
             causal=causal, key_padding_mask=key_mask, attn_mask=attn_mask, return_stats=return_stats, backend=backend,
@@ -123,7 +131,7 @@ def _visible(
     return visible
 
 
-def _one_row(
+def _few_rows(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -136,23 +144,23 @@ def _one_row(
     limit: Tensor | None,
 ) -> Tensor:
     """A step of decoding: so little to compute that launches take the time, and these are the fewest."""
-    b, heads, _, d = q.shape
+    b, heads, n, d = q.shape
     key_heads, m = k.shape[1:3]
     power = FUSED[settings.activation]
-    visible = _visible(1, m, False, key_mask, attn_mask, q.device)
+    visible = _visible(n, m, False, key_mask, attn_mask, q.device)
     plain = visible is None and bias is None and limit is None
     if plain:  # a factor of all weights is one of all scores
         scale = scale * (m / 2) ** (-settings.alpha / power)
     queries, keys = q.reshape(b * key_heads, -1, d), k.reshape(b * key_heads, m, d)
-    weights = torch.baddbmm(q.new_empty(1, 1, 1), queries, keys.mT, beta=0, alpha=scale)  # (B * Hk, groups, M)
+    weights = torch.baddbmm(q.new_empty(1, 1, 1), queries, keys.mT, beta=0, alpha=scale)  # (B * Hk, groups * N, M)
     if bias is not None:
-        weights = (weights.view(b, heads, m) + bias.to(weights.dtype)[:, None]).view_as(weights)
+        weights = (weights.view(b, heads, n, m) + bias.to(weights.dtype)[:, None, None]).view_as(weights)
     weights.relu_()
     if visible is not None:
-        weights.view(b, heads, 1, m).masked_fill_(~visible, 0.0)
+        weights.view(b, heads, n, m).masked_fill_(~visible, 0.0)
     if power == 2:
         weights = weights.square()
-    out = torch.bmm(weights, v.reshape(b * key_heads, m, d)).view(b, heads, 1, d)
+    out = torch.bmm(weights, v.reshape(b * key_heads, m, d)).view(b, heads, n, d)
     if limit is not None:  # zeros have no weight, hence no mask; but they do not count
         out = out * ((limit + 1) / 2).pow_(-settings.alpha).to(out.dtype)
     elif not plain:

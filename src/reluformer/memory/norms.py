@@ -20,8 +20,8 @@ class GatedRMSNorm(nn.Module):
         return torch.sigmoid(self.gate * x) * normed
 
 
-def output_norm(settings: MemorySettings, width: int) -> nn.Module:
-    """The norm that the settings ask for."""
+def output_norm(settings: MemorySettings, width: int) -> nn.Module | None:
+    """The norm that the settings ask for; None rather than an identity, whose calls add up when decoding."""
     if settings.norm == "layer":
         return nn.LayerNorm(width)
-    return GatedRMSNorm(width) if settings.norm == "gated" else nn.Identity()
+    return GatedRMSNorm(width) if settings.norm == "gated" else None

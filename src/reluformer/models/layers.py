@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -20,14 +21,14 @@ class Sublayer(nn.Module):
         super().__init__()
         self.memory = memory
         self.norm = nn.LayerNorm(config.d_model)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = config.dropout
         self.before = config.norm_order == "pre"
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, AttentionStats | None]:
         """The stream after the sublayer, and the memory's statistics if it was asked for them."""
         out = self.memory(self.norm(x) if self.before else x, *args, **kwargs)
         out, stats = out if isinstance(out, tuple) else (out, None)
-        x = x + self.dropout(out)
+        x = x + F.dropout(out, self.dropout, self.training)
         return (x if self.before else self.norm(x)), stats
 
 
@@ -100,7 +101,8 @@ class DecoderLayer(GradientCheckpointingLayer):
             if cache.is_updated.get(index):
                 layer = cache.cross_attention_cache.layers[index]
                 return layer.keys, layer.values
-            k, v = cache.cross_attention_cache.update(*make(), index)
+            k, v = (x[:: getattr(cache, "shared", 1)] for x in make())
+            k, v = cache.cross_attention_cache.update(k, v, index)
             cache.is_updated[index] = True
             return k, v
 

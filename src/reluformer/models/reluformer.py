@@ -25,7 +25,7 @@ from reluformer.models.configuration import ReLUFormerConfig
 from reluformer.models.layers import DecoderLayer, EncoderLayer
 from reluformer.models.loss import token_loss
 from reluformer.models.positions import Positions, positions_of, rotation
-from reluformer.models.stepping import FixedLayer, StepCache
+from reluformer.models.stepping import StepCache, StoredLayer
 from reluformer.ops import AttentionStats
 from reluformer.ops.attention import ReturnStats
 
@@ -169,13 +169,15 @@ class Decoder(_Side):
         inputs_embeds: Tensor | None = None,
         past_key_values: EncoderDecoderCache | None = None,
         output_hidden_states: bool | None = None,
+        query_mask: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...] | None, Tensor | None]:
         """States ``(B, N, width)`` of the last tokens, of all layers if asked, and the regularisation."""
         past: int | Tensor = 0 if past_key_values is None else past_key_values.get_seq_length()
         mask = _needed(attention_mask)
         x, rotate = self._enter(input_ids, inputs_embeds, mask, past)
         n = x.shape[1]
-        query_mask = None if mask is None else mask[:, -n:]
+        if query_mask is None and mask is not None:
+            query_mask = mask[:, -n:]
         limit = None
         if past_key_values is not None and _is_static(past_key_values):  # its keys go on past the last one written
             limit = torch.arange(n, device=x.device) + past
@@ -240,9 +242,14 @@ class ReLUFormerModel(ReLUFormerPreTrainedModel):
         decoder_inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
+        decoder_query_mask: Tensor | None = None,
         **_: Any,
     ) -> _ModelOutput:
-        """As Hugging Face's encoder-decoders: tokens in, states out."""
+        """As Hugging Face's encoder-decoders: tokens in, states out.
+
+        ``decoder_query_mask (B, N)`` tells the regulariser which tokens of the target are no padding. Where padding is
+        on the right no token sees it anyway, and this is cheaper than to mask it.
+        """
         output_hidden_states = (
             self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         )
@@ -263,6 +270,7 @@ class ReLUFormerModel(ReLUFormerPreTrainedModel):
             decoder_inputs_embeds,
             past_key_values,
             output_hidden_states,
+            decoder_query_mask,
         )
         penalty = _add(getattr(encoder_outputs, "regularisation", None), penalty)
         sites = self.config.encoder_layers + 2 * self.config.decoder_layers
@@ -312,22 +320,21 @@ class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, GenerationMi
     def _prepare_cache_for_generation(  # type: ignore[override]
         self, generation_config: Any, model_kwargs: dict[str, Any], generation_mode: GenerationMode, *args: Any
     ) -> None:
-        """What ``generate`` asks for; on a GPU, where it leaves the choice to the model, steps that can be recorded."""
+        """What ``generate`` asks for; where it leaves the choice to the model, what decodes fastest."""
         chosen = model_kwargs.get("past_key_values") is not None or generation_config.cache_implementation is not None
         base: Any = super()
         base._prepare_cache_for_generation(generation_config, model_kwargs, generation_mode, *args)
-        if not chosen and model_kwargs.get("past_key_values") is not None and self._can_record(generation_mode):
-            mask = model_kwargs.get("attention_mask")
-            padded = mask is not None and _needed(mask) is not None
-            model_kwargs["past_key_values"] = StepCache(self.config.decoder_layers, padded)
+        plain = generation_mode in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE) or "beam" in generation_mode
+        if plain and not chosen and model_kwargs.get("past_key_values") is not None and self.config.decoder_layers:
+            padded = _needed(model_kwargs.get("attention_mask")) is not None
+            shared = max(generation_config.num_beams, generation_config.num_return_sequences)
+            cache = StepCache(self.config.decoder_layers, self._can_record(), padded, shared)
+            model_kwargs["past_key_values"] = cache
 
-    def _can_record(self, mode: GenerationMode) -> bool:
-        plain = mode in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE) or "beam" in mode.value
+    def _can_record(self) -> bool:
         return (
-            plain
-            and self.device.type == "cuda"
+            self.device.type == "cuda"
             and self.config.positions != "learned"  # which looks whether positions are known
-            and self.config.decoder_layers > 0
             and not torch.is_autocast_enabled("cuda")  # whose copies of the weights would be recorded with it
             and not hasattr(self, "hf_device_map")
         )
@@ -366,6 +373,8 @@ class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, GenerationMi
             options["use_cache"] = False
             if decoder_input_ids is None and options.get("decoder_inputs_embeds") is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+            if self._regulariser is not None and options.get("decoder_attention_mask") is None:
+                options.setdefault("decoder_query_mask", labels != -100)
         cache = options.get("past_key_values")
         if isinstance(cache, StepCache) and labels is None and _is_step(decoder_input_ids, cache, options):
             source, mask = options["encoder_outputs"][0], attention_mask if cache.padded else None
@@ -426,14 +435,16 @@ def _needed(mask: Tensor | None) -> Tensor | None:
 def _is_static(cache: EncoderDecoderCache) -> bool:
     """Whether the keys it returns go on past the last one written."""
     layers = cache.self_attention_cache.layers
-    return bool(layers) and (bool(layers[0].is_compileable) or isinstance(layers[0], FixedLayer))
+    return bool(layers) and (
+        bool(layers[0].is_compileable) or (isinstance(layers[0], StoredLayer) and layers[0].store.recorded)
+    )
 
 
 def _is_step(ids: Tensor | None, cache: StepCache, options: dict[str, Any]) -> bool:
     """Whether a call asks for one token more and nothing else, which can be recorded."""
     more = ("decoder_attention_mask", "decoder_inputs_embeds", "output_hidden_states")
     alone = ids is not None and ids.shape[1] == 1 and options.get("encoder_outputs") is not None
-    return alone and cache.store.seen > 0 and not any(options.get(name) is not None for name in more)
+    return alone and cache.recorded and cache.store.seen > 0 and not any(options.get(name) is not None for name in more)
 
 
 def _add(first: Tensor | None, second: Tensor | None) -> Tensor | None:

@@ -1,9 +1,12 @@
-"""Decoding steps as CUDA graphs.
+"""Fast decoding: keys and values in one place, and on a GPU the whole step as a CUDA graph.
 
 A step of decoding is hundreds of tiny kernels, and launching them one after another takes longer than running them.
 Here the second step of a batch is recorded, and every further one is a single launch. Recorded kernels read and write
 the addresses they were recorded with, so keys and values stay where they are, with room for more, and how many there
 are is a number on the device.
+
+Without a GPU there is nothing to record. But to keep room for more is faster there, too, than to copy all keys at every
+step, and beams of one source need not exchange the keys of that source.
 """
 
 from collections.abc import Callable
@@ -20,9 +23,10 @@ ROOM = 256  # keys there is room for at first; twice as many whenever they are u
 class _Store:
     """Keys and values of all layers in one tensor, ``(layers, 2, B, H, room, D)``."""
 
-    def __init__(self, layers: int) -> None:
-        self.layers = layers
+    def __init__(self, layers: int, recorded: bool) -> None:
+        self.layers, self.recorded = layers, recorded
         self.tensor: Tensor | None = None
+        self.spare: Tensor | None = None  # where beams are reordered to, where addresses need not stay
         self.seen = 0  # tokens, as the host knows it
         self.recording = False
 
@@ -31,7 +35,8 @@ class _Store:
         needed = self.seen + tokens
         if self.tensor is None:
             b, h, _, d = like.shape
-            self.tensor = like.new_zeros(self.layers, 2, b, h, max(ROOM, needed + 1), d)
+            make = like.new_zeros if self.recorded else like.new_empty  # recorded steps read what is not written yet
+            self.tensor = make(self.layers, 2, b, h, max(ROOM, needed + 1), d)
             self.position = torch.zeros(1, dtype=torch.long, device=like.device)  # of the next token
             return True
         room = self.tensor.shape[-2]
@@ -41,33 +46,59 @@ class _Store:
         return True
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the next tokens' ``(B, H, n, D)``; returns all there is room for."""
+        """Add the next tokens' ``(B, H, n, D)``; returns all there are, or, to be recorded, all there is room for."""
         n = keys.shape[2]
         if not self.recording:
             self.fit(n if layer == 0 else 0, keys)
         assert self.tensor is not None
-        where = self.position if n == 1 else self.position + torch.arange(n, device=keys.device)
-        for kept, new in zip(self.tensor[layer], (keys, values), strict=True):
-            kept.index_copy_(2, where, new)
+        kept = self.tensor[layer]  # (2, B, H, room, D)
+        if self.recorded:
+            where = self.position if n == 1 else self.position + torch.arange(n, device=keys.device)
+            kept[0].index_copy_(2, where, keys)
+            kept[1].index_copy_(2, where, values)
+        else:
+            end = self.seen + n
+            kept[0, :, :, self.seen : end], kept[1, :, :, self.seen : end] = keys, values
+            kept = kept[..., :end, :]
         if layer == self.layers - 1:
             self.position += n
             self.seen += 0 if self.recording else n
-        return self.tensor[layer, 0], self.tensor[layer, 1]
+        return kept[0], kept[1]
+
+    def used(self) -> Tensor | None:
+        """What has been written."""
+        return None if self.tensor is None else self.tensor[..., : self.seen, :]
 
     def reorder(self, rows: Tensor) -> None:
         """Replace the batch by these rows of it."""
-        if self.tensor is not None:
-            used = self.tensor[..., : self.seen, :]
+        used = self.used()
+        if used is None:
+            return
+        if self.recorded:
             used.copy_(used.index_select(2, rows))
+            return
+        assert self.tensor is not None
+        if self.spare is None or self.spare.shape != self.tensor.shape:
+            self.spare = torch.empty_like(self.tensor)
+        torch.index_select(used, 2, rows, out=self.spare[..., : self.seen, :])
+        self.tensor, self.spare = self.spare, self.tensor
 
 
-class FixedLayer(DynamicLayer):
+class StoredLayer(DynamicLayer):
     """What one layer sees of the store."""
 
     def __init__(self, store: _Store, index: int) -> None:
-        super().__init__()
         self.store, self.index = store, index
+        super().__init__()
         self.is_initialized = True
+
+    def _used(self, which: int) -> Tensor | None:
+        used = self.store.used()
+        return None if used is None else used[self.index, which]
+
+    # The base class keeps these itself, and begins with None.
+    keys = property(lambda self: self._used(0), lambda self, _: None)
+    values = property(lambda self: self._used(1), lambda self, _: None)
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Add keys and values."""
@@ -84,18 +115,20 @@ class FixedLayer(DynamicLayer):
 
 
 class StepCache(EncoderDecoderCache):
-    """A cache of an encoder-decoder whose decoding steps can be recorded and replayed.
+    """A cache of an encoder-decoder for decoding step by step.
 
     Args:
         layers: Of the decoder.
+        recorded: Whether steps are to be recorded and replayed, which takes a GPU.
         padded: Whether the source needs its mask.
+        shared: How many rows of the batch, one after another, have one source, as beams do: its keys are kept once.
     """
 
-    def __init__(self, layers: int, padded: bool = False) -> None:
-        self.padded = padded
-        self.store = _Store(layers)
+    def __init__(self, layers: int, recorded: bool = False, padded: bool = False, shared: int = 1) -> None:
+        self.recorded, self.padded, self.shared = recorded, padded, shared
+        self.store = _Store(layers, recorded)
         own = DynamicCache()
-        own.layers = [FixedLayer(self.store, index) for index in range(layers)]
+        own.layers = [StoredLayer(self.store, index) for index in range(layers)]
         super().__init__(own, DynamicCache())
         self._graph: Any = None
 
@@ -133,5 +166,5 @@ class StepCache(EncoderDecoderCache):
         torch.cuda.current_stream().wait_stream(stream)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Follow the beams. Beams of one source see the same keys of it: those stay where they are."""
+        """Follow the beams. Those of one source share its keys, which stay where they are."""
         self.store.reorder(beam_idx)

@@ -125,11 +125,11 @@ def _maps(tokenizer: Any, network: Any, batch: dict[str, Any], choices: list[Hea
     source, target = (
         tokenizer.convert_ids_to_tokens(batch[name][0].tolist()) for name in ("input_ids", "decoder_input_ids")
     )
-    chosen = _usual_choices(network, max(len(source), len(target))) if choices is None else choices
+    chosen = usual_choices(network, max(len(source), len(target))) if choices is None else choices
     return attention_maps(network, batch, chosen, source_tokens=source, target_tokens=target)
 
 
-def _usual_choices(network: Any, length: int) -> list[HeadChoice]:
+def usual_choices(network: Any, length: int) -> list[HeadChoice]:
     """Head 0 of the last layer of every site; nothing for a text that is too long to draw."""
     if length > MOST_TOKENS:
         return []

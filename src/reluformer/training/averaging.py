@@ -9,6 +9,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from reluformer.data.files import written_folder
+
 WEIGHTS = "model.safetensors"
 
 
@@ -26,15 +28,12 @@ def average_checkpoints(folders: Sequence[Path], out: Path) -> None:
     for folder in folders:
         if not (folder / WEIGHTS).is_file():
             raise ValueError(f"{folder} is no checkpoint: it has no {WEIGHTS}")
-    making = out.with_name(out.name + ".making")
-    shutil.rmtree(making, ignore_errors=True)
-    making.mkdir(parents=True)
-    for file in folders[-1].iterdir():
-        if file.suffix in (".json", ".txt", ".model") and file.name != "trainer_state.json":
-            shutil.copy2(file, making)
-    save_file(_mean([folder / WEIGHTS for folder in folders]), making / WEIGHTS, metadata={"format": "pt"})
-    shutil.rmtree(out, ignore_errors=True)
-    making.rename(out)
+    mean = _mean([folder / WEIGHTS for folder in folders])
+    with written_folder(out) as making:
+        for file in folders[-1].iterdir():
+            if file.suffix in (".json", ".txt", ".model") and file.name != "trainer_state.json":
+                shutil.copy2(file, making)
+        save_file(mean, making / WEIGHTS, metadata={"format": "pt"})
 
 
 def _mean(files: Sequence[Path]) -> dict[str, torch.Tensor]:

@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 import torch
+from torch import Tensor
 from torch.utils.data import Sampler
 
 POOL = 100  # batches that are sorted by length together: more, and epochs look alike; fewer, and lengths are mixed
@@ -59,41 +60,32 @@ class CostBatches(Sampler[list[int]]):
 
     def _make(self) -> list[list[int]]:
         if not self.shuffle:
-            return self._cut(self.lengths.argsort(descending=True, stable=True).tolist())
+            return self._cut(self.lengths.argsort(descending=True, stable=True))
         random = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-        order = torch.randperm(len(self.lengths), generator=random).tolist()
-        lengths = self.lengths.tolist()
+        order = torch.randperm(len(self.lengths), generator=random)
         batches: list[list[int]] = []
-        for pool in self._pools(order, lengths):
-            batches += self._cut(sorted(pool, key=lengths.__getitem__))
+        for pool in self._pools(order):
+            batches += self._cut(pool[self.lengths[pool].argsort(stable=True)])
         return [batches[i] for i in torch.randperm(len(batches), generator=random).tolist()]
 
-    def _pools(self, order: list[int], lengths: list[int]) -> Iterator[list[int]]:
+    def _pools(self, order: Tensor) -> Sequence[Tensor]:
         """Runs of examples that fill about ``POOL`` batches."""
-        pool: list[int] = []
-        filled = 0.0
-        for i in order:
-            pool.append(i)
-            filled += self.cost(1, lengths[i])
-            if filled >= POOL * self.budget:
-                yield pool
-                pool, filled = [], 0.0
-        if pool:
-            yield pool
+        lengths = self.lengths[order].double()
+        filled = (lengths * (1 + lengths / self.quadratic)).cumsum(0)
+        return order.split((filled / (POOL * self.budget)).long().bincount().tolist())
 
-    def _cut(self, ordered: list[int]) -> list[list[int]]:
+    def _cut(self, ordered: Tensor) -> list[list[int]]:
         """Batches of neighbours, as many as the budget allows."""
-        lengths = self.lengths
         batches: list[list[int]] = []
         batch: list[int] = []
         longest = 0
-        for i in ordered:
-            length = max(longest, int(lengths[i]))
-            if batch and self.cost(len(batch) + 1, length) > self.budget:
+        for i, length in zip(ordered.tolist(), self.lengths[ordered].tolist(), strict=True):
+            padded = max(longest, length)
+            if batch and self.cost(len(batch) + 1, padded) > self.budget:
                 batches.append(batch)
-                batch, length = [], int(lengths[i])
+                batch, padded = [], length
             batch.append(i)
-            longest = length
+            longest = padded
         return [*batches, batch] if batch else batches
 
 
@@ -109,25 +101,35 @@ class StagedBatches(Sampler[list[int]]):
         budget: As in :class:`CostBatches`.
         quadratic: As there.
         seed: As there.
+        start: Batches to leave out, those that an interrupted run has seen.
     """
 
     def __init__(
-        self, stages: Sequence[tuple[Sequence[int], int]], budget: int, quadratic: int = 2048, seed: int = 0
+        self,
+        stages: Sequence[tuple[Sequence[int], int]],
+        budget: int,
+        quadratic: int = 2048,
+        seed: int = 0,
+        start: int = 0,
     ) -> None:
         for number, (lengths, batches) in enumerate(stages):
             if batches and not len(lengths):
                 raise ValueError(f"stage {number} must have examples for its {batches} batches, got none")
-        self.stages, self.budget, self.quadratic, self.seed = stages, budget, quadratic, seed
+        self.stages, self.budget, self.quadratic, self.seed, self.start = stages, budget, quadratic, seed, start
 
     def __len__(self) -> int:
+        """Of the whole run, whatever the start."""
         return sum(batches for _, batches in self.stages)
 
     def __iter__(self) -> Iterator[list[int]]:
         before = 0  # examples of earlier stages
+        left_out = self.start
         for number, (lengths, batches) in enumerate(self.stages):
-            source = CostBatches(lengths, self.budget, self.quadratic, self.seed + 7919 * number)
-            for batch in itertools.islice(_epochs(source), batches):
-                yield [before + i for i in batch]
+            if left_out < batches:
+                source = CostBatches(lengths, self.budget, self.quadratic, self.seed + 7919 * number)
+                for batch in itertools.islice(_epochs(source), left_out, batches):
+                    yield [before + i for i in batch]
+            left_out = max(left_out - batches, 0)
             before += len(lengths)
 
 

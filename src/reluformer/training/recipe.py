@@ -78,7 +78,9 @@ class Checkpoints:
         keep: How many are kept, the best one besides.
         average: How many of the last ones the final model averages; 1 for the last alone.
         patience: Evaluations without a better ``metric`` until training stops; 0 to go on.
+            They count in the last stage, as does what is best: losses at other lengths are other losses.
         metric: ``loss`` or ``d-bleu``.
+        documents: How many validation documents are translated for ``d-bleu``.
     """
 
     every: int = 1000
@@ -86,6 +88,11 @@ class Checkpoints:
     average: int = 5
     patience: int = 0
     metric: str = "loss"
+    documents: int = 50
+
+    def __post_init__(self) -> None:
+        if self.average > self.keep:
+            raise ValueError(f"checkpoints.average must be at most checkpoints.keep = {self.keep}, got {self.average}")
 
 
 @dataclass(frozen=True)
@@ -100,9 +107,13 @@ class Recipe:
         optimiser: See :class:`Optimiser`.
         batches: See :class:`Batches`.
         checkpoints: See :class:`Checkpoints`.
+        calibrate: Set gamma to unit mass on the first batch, instead of by the formula.
         regulariser_warmup: Updates over which the regulariser grows from nothing to its weights.
         seed: Decides everything that is random.
         precision: ``bf16``, ``fp32``, or ``auto`` for bf16 on a GPU that has it.
+        compile: Let ``torch.compile`` fuse the layers: a minute at the start, faster steps ever after. Needs a GPU.
+        workers: Processes that make batches while a GPU is at work; none on a CPU.
+        log_every: Updates between two points of the curve.
     """
 
     data: str
@@ -112,9 +123,13 @@ class Recipe:
     optimiser: Optimiser = field(default_factory=Optimiser)
     batches: Batches = field(default_factory=Batches)
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    calibrate: bool = True
     regulariser_warmup: int = 4000
     seed: int = 0
     precision: str = "auto"
+    compile: bool = False
+    workers: int = 4
+    log_every: int = 50
 
     def __post_init__(self) -> None:
         if not self.stages:
@@ -128,6 +143,7 @@ CHOICES = {
 }
 LEAST = {  # of numbers, where it is not 0
     "steps": 1, "cost": 1, "quadratic": 1, "accumulate": 1, "every": 1, "keep": 1, "average": 1,
+    "documents": 1, "log_every": 1,
 }  # fmt: skip
 
 
@@ -219,7 +235,7 @@ def _value(kind: Any, value: Any, where: str) -> Any:
         with contextlib.suppress(ValueError):
             value = float(value)
     if not isinstance(value, plain) or (isinstance(value, bool) and plain is not bool):
-        names = {int: "an int", float: "a number", str: "a text", dict: "a mapping"}
+        names = {int: "an int", float: "a number", str: "a text", dict: "a mapping", bool: "true or false"}
         raise ValueError(f"{where} must be {names.get(plain, plain.__name__)}, got {value!r}")
     if where in CHOICES and value not in CHOICES[where]:
         raise ValueError(f"{where} must be one of {', '.join(CHOICES[where])}, got {value!r}")

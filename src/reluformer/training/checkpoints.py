@@ -1,0 +1,76 @@
+"""Checkpoints on disk: each is whole or absent, whatever happens while it is written or removed.
+
+One is written under another name and takes its own when all of it is on the disk; it loses its name before it is
+removed. What a killed run left under other names goes when the next one starts.
+"""
+
+import os
+import shutil
+from pathlib import Path
+
+PREFIX = "step-"
+
+
+class CheckpointFolder:
+    """The checkpoints of a run.
+
+    Args:
+        folder: Where they are, as ``step-1000`` and so on.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.staging = folder / "writing"
+
+    def steps(self) -> list[int]:
+        """The updates after which there is one, in order."""
+        names = [path.name.removeprefix(PREFIX) for path in self.folder.glob(f"{PREFIX}*")]
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def path(self, step: int) -> Path:
+        """The checkpoint of a step."""
+        return self.folder / f"{PREFIX}{step}"
+
+    def last(self) -> Path | None:
+        """The one to go on from."""
+        steps = self.steps()
+        return self.path(steps[-1]) if steps else None
+
+    def publish(self, step: int, written: Path) -> None:
+        """Give a checkpoint in the staging folder its name, now that it is complete."""
+        for path in [*written.rglob("*"), written]:
+            _to_disk(path)
+        written.rename(self.path(step))
+        self.staging.rmdir()
+        _to_disk(self.folder)
+
+    def rotate(self, keep: int, every: int, best: int | None) -> None:
+        """Remove all but the last ``keep``, the best and the newest.
+
+        A checkpoint off the beat of ``every``, which a run wrote when it was stopped, goes as soon as there is a newer.
+        """
+        steps = self.steps()
+        regular = [step for step in steps if step % every == 0]
+        kept = {*regular[-keep:], *steps[-1:], best}
+        for step in steps:
+            if step not in kept:
+                self._remove(self.path(step))
+
+    def clear(self) -> None:
+        """Remove what was not complete."""
+        for path in self.folder.glob("*"):
+            if not path.name.removeprefix(PREFIX).isdecimal():
+                shutil.rmtree(path, ignore_errors=True)
+
+    def _remove(self, path: Path) -> None:
+        doomed = path.with_name(f"removing-{path.name}")
+        path.rename(doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

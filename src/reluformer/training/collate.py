@@ -1,0 +1,41 @@
+"""Examples of different lengths as tensors of one shape."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from reluformer.data.tokenizer import BOS_ID, PAD_ID
+
+IGNORED = -100  # a label that is none: PyTorch's losses leave it out
+
+
+@dataclass(frozen=True)
+class Collator:
+    """Pads a batch to its longest example, and to a multiple that the kernels like.
+
+    The target goes in as ``decoder_input_ids``, one to the right behind ``<s>``, and is to come out as ``labels``.
+    """
+
+    multiple: int = 1
+
+    def __call__(self, examples: Sequence[dict[str, list[int]]]) -> dict[str, Tensor]:
+        """Tensors ``(B, N)``; the mask is True where the source is no padding."""
+        source = self._padded([example["input_ids"] for example in examples], PAD_ID)
+        labels = self._padded([example["labels"] for example in examples], IGNORED)
+        written = torch.full_like(labels, BOS_ID)
+        written[:, 1:] = labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, PAD_ID)
+        return {
+            "input_ids": source,
+            "attention_mask": source != PAD_ID,
+            "decoder_input_ids": written,
+            "labels": labels,
+        }
+
+    def _padded(self, rows: Sequence[Sequence[int]], value: int) -> Tensor:
+        longest = -(-max(map(len, rows)) // self.multiple) * self.multiple
+        padded = torch.full((len(rows), longest), value)
+        for i, row in enumerate(rows):
+            padded[i, : len(row)] = torch.tensor(row)
+        return padded

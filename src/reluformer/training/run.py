@@ -1,0 +1,165 @@
+"""A training run from recipe to model: begin it, or go on with it, and average what it leaves."""
+
+import difflib
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState  # type: ignore[import-untyped]
+from safetensors import SafetensorError
+from transformers import PrinterCallback, TrainerState, set_seed
+from transformers.integrations.integration_utils import TensorBoardCallback
+from transformers.utils import logging
+
+from reluformer.data.dataset import PackedDataset, load_tokenizer, read_manifest
+from reluformer.memory.calibration import calibrate
+from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
+from reluformer.training.arguments import training_arguments
+from reluformer.training.averaging import average_checkpoints
+from reluformer.training.callbacks import CurveFile, StopOnSignal
+from reluformer.training.checkpoints import CheckpointFolder
+from reluformer.training.collate import Collator
+from reluformer.training.errors import TrainingError
+from reluformer.training.identity import claim
+from reluformer.training.progress import ProgressBar
+from reluformer.training.recipe import Recipe
+from reluformer.training.trainer import TranslationTrainer, evaluations_of, is_over
+from reluformer.training.validation import Validation
+
+MULTIPLE = 8  # of lengths and of the vocabulary: tensor cores take no less
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        step: After which update.
+        model: The final model; None if the run was stopped before its end.
+        averaged: The checkpoints that it is the mean of; none if it was there before.
+        best: The best of the checkpoints that were evaluated in the last stage.
+    """
+
+    step: int
+    model: Path | None
+    averaged: tuple[Path, ...] = ()
+    best: Path | None = None
+
+
+def train(recipe: Recipe) -> Outcome:
+    """Train by a recipe, from its folder's last checkpoint if it has one."""
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    manifest = read_manifest(recipe.data)
+    validates = "valid" in manifest["splits"]
+    if not validates and (recipe.checkpoints.patience or recipe.checkpoints.metric != "loss"):
+        raise TrainingError(f"checkpoints.patience and checkpoints.metric need validation data: {recipe.data} has none")
+    stages = [PackedDataset(recipe.data, "train", stage.length) for stage in recipe.stages]
+    config = model_config(recipe, manifest["vocabulary"])
+    out = Path(recipe.out)
+    checkpoints = CheckpointFolder(out / "checkpoints")
+    arguments = training_arguments(recipe, eval_strategy="steps" if validates else "no")
+    process = PartialState()
+    with process.main_process_first():
+        claim(recipe, manifest["key"], arguments.world_size, write=process.is_main_process)
+        if process.is_main_process:
+            checkpoints.clear()
+            for leftover in out.glob("model.*.tmp"):
+                shutil.rmtree(leftover, ignore_errors=True)
+    last = checkpoints.last()
+    state = TrainerState.load_from_json(str(last / "trainer_state.json")) if last else TrainerState()
+    if (out / "model").exists():
+        return Outcome(state.global_step, out / "model")
+
+    set_seed(recipe.seed)
+    tokenizer = load_tokenizer(recipe.data)
+    trainer = TranslationTrainer(
+        recipe,
+        ReLUFormerForConditionalGeneration(config),
+        arguments,
+        stages,
+        checkpoints,
+        Validation(recipe, tokenizer) if validates else None,
+        state.global_step,
+        eval_dataset=PackedDataset(recipe.data, "valid", recipe.stages[-1].length) if validates else None,
+        data_collator=Collator(MULTIPLE if arguments.device.type == "cuda" else 1),
+        processing_class=tokenizer,
+    )
+    if not is_over(recipe, state):
+        if last is None and recipe.calibrate:
+            _calibrate(trainer)
+        if recipe.compile and arguments.device.type == "cuda":
+            trainer.model.compile_layers()  # type: ignore[union-attr,operator]
+        if _watched(trainer, last):
+            return Outcome(trainer.state.global_step, None)
+        state = trainer.state
+    if process.is_main_process:
+        return _finish(recipe, checkpoints, state)
+    return Outcome(state.global_step, out / "model")
+
+
+def model_config(recipe: Recipe, vocabulary: int) -> ReLUFormerConfig:
+    """The configuration of a recipe's model."""
+    known = ("preset", *ReLUFormerConfig.__annotations__)
+    for name in recipe.model:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, 1, 0.5)
+            hint = f"did you mean model.{near[0]}?" if near else f"there are {', '.join(known)}"
+            raise TrainingError(f"model.{name} is not known; {hint}")
+    fields = {"vocab_size": -(-vocabulary // MULTIPLE) * MULTIPLE, **recipe.model}
+    if fields["vocab_size"] < vocabulary:
+        raise TrainingError(f"model.vocab_size must be at least {vocabulary}, as in {recipe.data}")
+    preset = fields.pop("preset", None)
+    fields["trained_length"] = recipe.stages[-1].length  # which tells a translator how long its windows may be
+    try:
+        return ReLUFormerConfig(**fields) if preset is None else ReLUFormerConfig.preset(preset, **fields)
+    except (ValueError, TypeError) as error:
+        raise TrainingError(f"model.{' '.join(str(error).split())}") from None
+
+
+def _calibrate(trainer: TranslationTrainer) -> None:
+    """Set gamma on the run's first batch, the same in all processes."""
+    model: Any = trainer.model
+    data: Any = trainer.train_dataset
+    batch = trainer.data_collator([data[i] for i in next(iter(trainer.batches))])
+    del batch["labels"]
+    calibrate(model, **{name: x.to(model.device) for name, x in batch.items()}, use_cache=False)
+
+
+def _watched(trainer: TranslationTrainer, last: Path | None) -> bool:
+    """Train, and show it; returns whether a signal ended it."""
+    out = Path(trainer.recipe.out)
+    stop, progress = StopOnSignal(trainer.accelerator), ProgressBar()
+    trainer.remove_callback(PrinterCallback)
+    for callback in (stop, CurveFile(out / "log.jsonl"), progress):
+        trainer.add_callback(callback)
+    if trainer.is_world_process_zero():
+        from torch.utils.tensorboard import SummaryWriter
+
+        trainer.add_callback(TensorBoardCallback(SummaryWriter(str(out / "logs"))))
+    try:
+        with stop.listening():
+            trainer.train(resume_from_checkpoint=str(last) if last else None)
+    except torch.OutOfMemoryError:
+        raise TrainingError(
+            f"the GPU's memory is full after step {trainer.state.global_step}: "
+            f"lower batches.cost = {trainer.recipe.batches.cost}, and raise batches.accumulate instead"
+        ) from None
+    finally:
+        progress.close()
+    return stop.stopped
+
+
+def _finish(recipe: Recipe, checkpoints: CheckpointFolder, state: TrainerState) -> Outcome:
+    """Average the last checkpoints, but for those that an interruption left: a run that had none has none of them."""
+    every, model = recipe.checkpoints, Path(recipe.out) / "model"
+    steps = [step for step in checkpoints.steps() if step % every.every == 0 or step == state.global_step]
+    averaged = [checkpoints.path(step) for step in steps[-every.average :]]
+    try:
+        average_checkpoints(averaged, model)
+    except (OSError, SafetensorError) as error:
+        raise TrainingError(f"cannot write {model}: {error}; all checkpoints are there") from error
+    best = evaluations_of(recipe, state).best_step
+    return Outcome(state.global_step, model, tuple(averaged), checkpoints.path(best) if best else None)

@@ -1,0 +1,272 @@
+"""The trainer: Hugging Face's, with batches by cost, a loss that knows the regulariser, and checkpoints that are whole.
+
+Nothing here waits for the GPU between two points of the curve: what is measured is summed up on the device.
+"""
+
+import contextlib
+import errno
+import math
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+from torch.utils.data import ConcatDataset, DataLoader
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerState
+
+from reluformer.data.dataset import PackedDataset
+from reluformer.training.arguments import uses_bf16
+from reluformer.training.averaging import WEIGHTS
+from reluformer.training.batching import StagedBatches
+from reluformer.training.checkpoints import CheckpointFolder
+from reluformer.training.collate import IGNORED
+from reluformer.training.errors import TrainingError
+from reluformer.training.history import Evaluations
+from reluformer.training.loading import batches_of, longer_sides
+from reluformer.training.measuring import Measures
+from reluformer.training.optimising import ParameterKinds
+from reluformer.training.recipe import Recipe, Stage
+
+# Metrics of the model as it is, at a stage.
+Validate = Callable[["TranslationTrainer", Stage], dict[str, float]]
+
+
+class TranslationTrainer(Seq2SeqTrainer):
+    """Trains a ReLUFormer by a recipe; the whole run, stage after stage, is one epoch over one sequence of batches.
+
+    Args:
+        recipe: What to do.
+        model: What to train.
+        args: From :func:`~reluformer.training.arguments.training_arguments`.
+        stages: The examples of every stage.
+        checkpoints: Where they go.
+        validate: Evaluates; None for no evaluation.
+        start: Updates that are done already.
+        more: Arguments of the base class.
+    """
+
+    loss_is_scaled_for_ga = True
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        model: nn.Module,
+        args: Seq2SeqTrainingArguments,
+        stages: Sequence[PackedDataset],
+        checkpoints: CheckpointFolder,
+        validate: Validate | None = None,
+        start: int = 0,
+        **more: Any,
+    ) -> None:
+        self.kinds = ParameterKinds.of(model)
+        super().__init__(model=model, args=args, train_dataset=ConcatDataset(stages), **more)
+        self.recipe, self.checkpoints, self.validate = recipe, checkpoints, validate
+        per_update = args.gradient_accumulation_steps * args.world_size
+        self.batches = StagedBatches(
+            [(longer_sides(x), stage.steps * per_update) for x, stage in zip(stages, recipe.stages, strict=True)],
+            recipe.batches.cost,
+            recipe.batches.quadratic,
+            recipe.seed,
+            start * per_update,
+        )
+        self.bf16 = uses_bf16(recipe.precision, args.device)
+        self.measures = Measures()
+
+    @property
+    def _core(self) -> Any:
+        """The model, whatever wraps it; of FSDP its wrapper, which passes names on."""
+        return self.model
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """The rest of the run's batches; process p of n takes batches p, p + n and so on."""
+        workers, pin = self.args.dataloader_num_workers, self.args.dataloader_pin_memory
+        return self.accelerator.prepare(batches_of(self.train_dataset, self.batches, self.data_collator, workers, pin))
+
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **more: Any) -> Any:
+        """As the base class; shards get their weights before they are made: PyTorch fails to give them tied ones."""
+        if resume_from_checkpoint is not None and self.is_fsdp_enabled:
+            self._core.load_state_dict(load_file(Path(resume_from_checkpoint) / WEIGHTS), strict=False)
+        return super().train(resume_from_checkpoint, *args, **more)
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        if not self.is_fsdp_enabled:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        if state_dict is not None:  # gathered from shards, where tied weights are no longer seen to be the same
+            tied = self._core.all_tied_weights_keys
+            state_dict = {name: x for name, x in state_dict.items() if name not in tied}
+        super()._save(output_dir, state_dict)
+
+    def _prepare_for_training(self, *args: Any, **more: Any) -> Any:
+        """As the base class; the state is that of the checkpoint now."""
+        self.measures.begin(self.state.global_step)
+        return super()._prepare_for_training(*args, **more)
+
+    def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
+        """The batches of an update and the number of their tokens, which is measured."""
+        samples, tokens = super().get_batch_samples(epoch_iterator, num_batches, device)
+        if tokens is not None:
+            self.measures.add("tokens", torch.as_tensor(tokens))
+        return samples, tokens
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """Nothing: it would count all parameters at every batch."""
+        return 0
+
+    def compute_loss(
+        self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The smoothed loss per token of the update, and the regularisation, which grows over its warm-up.
+
+        Several batches make an update, in turn or in several processes, whose gradients are averaged: the losses of
+        tokens add up over all of them, the regularisation is their mean.
+        """
+        core = self._core
+        labels, processes = inputs["labels"], self.accelerator.num_processes
+        weights = core.config.regulariser
+        regularised = weights["mass"] > 0 or weights["entropy"] > 0
+        written = {"decoder_query_mask": labels != IGNORED} if regularised else {}  # padding does not count there
+        out = model(**{name: x for name, x in inputs.items() if name != "labels"}, **written, use_cache=False)
+        loss = core.token_loss(out.logits, labels, num_items_in_batch, self.recipe.optimiser.label_smoothing)
+        loss = loss * processes
+        if out.regularisation is not None:
+            cost = out.regularisation / self.current_gradient_accumulation_steps
+            self.measures.add("regularisation", cost)
+            loss = loss + cost * self._regulariser_share()
+        if self._is_point(self.state.global_step + 1):
+            with torch.no_grad():
+                self.measures.add("nll", core.token_loss(out.logits, labels, num_items_in_batch) * processes)
+        return (loss, out) if return_outputs else loss
+
+    def _is_point(self, step: int) -> bool:
+        """Whether there will be a point of the curve after this update, unless a signal ends the run before."""
+        every = (self.recipe.log_every, self.recipe.checkpoints.every, self.args.max_steps)
+        return any(step % x == 0 for x in every)
+
+    def _regulariser_share(self) -> float:
+        warmup = self.recipe.regulariser_warmup
+        return min(self.state.global_step / warmup, 1.0) if warmup else 1.0
+
+    def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> Any:
+        """Compute in bfloat16 where the recipe says so; logits stay in it, and the loss is made in float32."""
+        return torch.autocast(self.args.device.type, torch.bfloat16) if self.bf16 else contextlib.nullcontext()
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """AdamW: weight decay for matrices alone, a learning rate of their own for gamma and the score biases."""
+        if self.optimizer is None:
+            kind, options = self.get_optimizer_cls_and_kwargs(self.args)
+            self.optimizer = kind(self.kinds.groups(model or self._core, self.recipe.optimiser), **options)
+        return self.optimizer
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Add to a point of the curve what was measured since the last one."""
+        if "loss" in logs:
+            sums, updates = self.measures.sums, self.state.global_step - self.measures.step
+            logs["tokens_per_second"] = self.measures.per_second("tokens")
+            for name, count in (("nll", 1), ("regularisation", updates)):
+                if name in sums:
+                    logs[name] = float(self.accelerator.reduce(sums[name], "mean")) / count
+            gammas = list(self.kinds.find_gammas(self._core))
+            if gammas:
+                logs["gamma"] = float(torch.cat(gammas).mean())
+            self.measures.begin(self.state.global_step)
+        super().log(logs, start_time)
+
+    def _maybe_log_save_evaluate(self, tr_loss: torch.Tensor, grad_norm: Any, *rest: Any, **more: Any) -> None:
+        """As the base class, but never with numbers that are none."""
+        control = self.control
+        pauses = control.should_evaluate or control.should_save
+        control.should_log |= pauses  # so that a point of the curve never spans a checkpoint, from which runs go on
+        if control.should_log:
+            self._check_numbers(tr_loss, grad_norm)
+        super()._maybe_log_save_evaluate(tr_loss, grad_norm, *rest, **more)
+        if pauses:
+            self.measures.begin(self.state.global_step)
+
+    def _check_numbers(self, tr_loss: torch.Tensor, grad_norm: Any) -> None:
+        """Stop if a loss since the last point of the curve or the last gradient was not finite.
+
+        That is enough: a gradient that was not finite makes weights, and with them the next loss, that are not either.
+        """
+        wrong = not (math.isfinite(float(tr_loss)) and math.isfinite(float(0.0 if grad_norm is None else grad_norm)))
+        told = torch.tensor(float(wrong), device=self.args.device)
+        if self.accelerator.reduce(told, "sum") > 0:
+            first, last = self._globalstep_last_logged + 1, self.state.global_step
+            when = f"at step {last}" if first >= last else f"between steps {first} and {last}"
+            raise TrainingError(f"the loss is not a number any more {when}; {self._last_good()}")
+
+    def _last_good(self) -> str:
+        last = self.checkpoints.last()
+        return f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
+
+    def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
+        """Validate at the length of this stage. One process decides for all, so that all stop at the same step."""
+        assert self.validate is not None
+        works = self.accelerator.is_main_process or self.is_fsdp_enabled  # of shards, all must take part
+        metrics: dict[str, float] = broadcast_object_list([self.validate(self, self.stage) if works else None])[0]
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        if is_over(self.recipe, self.state):
+            self.control.should_training_stop = True
+        return metrics
+
+    @property
+    def stage(self) -> Stage:
+        """The one that the last update belongs to."""
+        ends = 0
+        for stage in self.recipe.stages:
+            ends += stage.steps
+            if self.state.global_step <= ends:
+                return stage
+        return self.recipe.stages[-1]
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self.checkpoints.staging)  # only checkpoints ask
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Write a checkpoint, which is whole or absent, and remove those that are not kept."""
+        step, every = self.state.global_step, self.recipe.checkpoints
+        staging = self.checkpoints.staging
+        try:
+            super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()
+            if self.args.should_save:
+                self.checkpoints.publish(step, staging / f"checkpoint-{step}")
+                self.checkpoints.rotate(every.keep, every.every, evaluations_of(self.recipe, self.state).best_step)
+        except (OSError, RuntimeError, SafetensorError) as error:
+            reason = _reason(error, staging)
+            shutil.rmtree(staging, ignore_errors=True)
+            raise TrainingError(f"cannot write the checkpoint of step {step}: {reason}; {self._last_good()}") from error
+        self.accelerator.wait_for_everyone()
+
+
+def evaluations_of(recipe: Recipe, state: TrainerState) -> Evaluations:
+    """Those of the last stage: losses at other lengths are other losses."""
+    before = sum(stage.steps for stage in recipe.stages[:-1])
+    bleu = recipe.checkpoints.metric == "d-bleu"
+    return Evaluations.of(state.log_history, "eval_d_bleu" if bleu else "eval_loss", bleu, before)
+
+
+def is_over(recipe: Recipe, state: TrainerState) -> bool:
+    """Whether all updates are done, or it was not for the better for too long."""
+    patience = recipe.checkpoints.patience
+    done = state.global_step >= sum(stage.steps for stage in recipe.stages)
+    return done or 0 < patience <= evaluations_of(recipe, state).without_gain
+
+
+def _reason(error: Exception, place: Path) -> str:
+    """Why something could not be written; PyTorch does not say when a disk is full."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    full = os.strerror(errno.ENOSPC)
+    with contextlib.suppress(OSError):
+        if full in str(error) or shutil.disk_usage(place).free < 1 << 20:
+            return full
+    return " ".join(str(error).split())

@@ -1,0 +1,228 @@
+"""The options of ``reluformer translate`` and ``reluformer evaluate``: parse, run, show."""
+
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from reluformer.data.documents import Document, Languages
+from reluformer.data.files import DataError, write_json
+from reluformer.translation.outputs import STANDARD, Job, plan_jobs
+
+Model = Annotated[Path, typer.Option(help="folder of a model, as reluformer train writes it")]
+Beam = Annotated[int, typer.Option(min=1, help="hypotheses that the search keeps; 1 is greedy")]
+Penalty = Annotated[float, typer.Option(help="above 0 prefers longer translations, below 0 shorter ones")]
+Length = Annotated[
+    int | None, typer.Option(help="most tokens of a window, 0 for single sentences; by default as in training")
+]
+Context = Annotated[float, typer.Option(help="share of a window for the sentences before it")]
+Cost = Annotated[int | None, typer.Option(min=1, help="most tokens times beams of a batch; by default by device")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
+Precision = Annotated[str, typer.Option(help="bf16, fp32, or auto: bf16 where the device has it")]
+
+
+def translate(
+    model: Model,
+    files: Annotated[list[Path] | None, typer.Argument(help="text, Markdown or JSONL; none or - for stdin")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="file, folder, or - for stdout; by default beside each file"),
+    ] = None,
+    beam: Beam = 5,
+    length_penalty: Penalty = 1.0,
+    length: Length = None,
+    context: Context = 0.2,
+    cost: Cost = None,
+    device: Device = "auto",
+    precision: Precision = "auto",
+    form: Annotated[str, typer.Option("--format", help="auto (by the name), text, markdown or jsonl")] = "auto",
+    source: Annotated[str | None, typer.Option(help="JSONL: key of the sentences; default: the only list")] = None,
+    target: Annotated[str | None, typer.Option(help="JSONL: key of the translations; also names files")] = None,
+    attention: Annotated[Path | None, typer.Option(help="folder for maps of the first windows of each file")] = None,
+    heads: Annotated[str | None, typer.Option(help="heads to draw, site:layer:head, * for all")] = None,
+    force: Annotated[bool, typer.Option("--force", help="replace files that are there already")] = False,
+) -> None:
+    """Translate files, one line for each line: documents of any length, with context across sentences."""
+    from reluformer.translation.pipeline import Reader, translate_jobs
+    from reluformer.translation.progress import sentences_done
+    from reluformer.translation.translator import Translator
+
+    target = target or "translated"
+    with _refusals("FILES"):
+        jobs = plan_jobs(files or [], output, target, force)
+    drawing = _Drawing(attention, heads)
+    with _refusals():
+        reader = Reader(form, source, target)
+        total = reader.count(jobs)
+    options: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty, "context": context, "cost": cost}
+    options["precision"] = precision
+    with _refusals():
+        translator = Translator.load(model, device, length, **options)
+    with _refusals(), sentences_done("translating", total) as watch:
+        translate_jobs(translator, jobs, reader, watch, drawing.collect if attention else None)
+        drawing.draw(translator)
+
+
+class _Drawing:
+    """The first windows of every file, until they are drawn."""
+
+    def __init__(self, folder: Path | None, heads: str | None) -> None:
+        from reluformer.report.maps import HeadChoice
+
+        if heads and folder is None:
+            raise typer.BadParameter("draws into a folder: give --attention too", param_hint="--heads")
+        if folder is not None:
+            import matplotlib  # noqa: F401  # missing? Better said before the work than after
+
+            if folder.exists() and not folder.is_dir():
+                raise typer.BadParameter(f"takes a folder, {folder} is a file", param_hint="--attention")
+        self.folder = folder
+        self.windows: dict[Job, list[Any]] = {}
+        try:
+            self.heads = [HeadChoice.parse(part) for part in heads.split(",")] if heads else None
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--heads") from None
+
+    def collect(self, job: Job, window: Any) -> None:
+        """Keep the first ones; they come in any order."""
+        from reluformer.translation.attention import MOST_WINDOWS
+
+        kept = [*self.windows.get(job, []), window]
+        self.windows[job] = sorted(kept, key=lambda x: (x.document, x.window))[:MOST_WINDOWS]
+
+    def draw(self, translator: Any) -> None:
+        """Draw them into a folder for every file and, in there, for every window."""
+        if self.folder is None:
+            return
+        from reluformer.report.commands import usual_choices
+        from reluformer.translation.attention import draw_window
+
+        heads = usual_choices(translator.model, 0) if self.heads is None else self.heads
+        for job, windows in self.windows.items():
+            name = "stdin" if job.input == STANDARD else job.input.name
+            for number, window in enumerate(windows):
+                try:
+                    draw_window(self.folder / name / f"window-{number}", translator, window, heads)
+                except ValueError as error:
+                    raise typer.BadParameter(str(error), param_hint="--heads") from None
+
+
+def evaluate(
+    data: Annotated[list[str], typer.Argument(help="documents with references, as reluformer data reads them")],
+    source: Annotated[str, typer.Option(help="language to translate from, as the data names it")],
+    target: Annotated[str, typer.Option(help="language to translate into")],
+    model: Annotated[Path | None, typer.Option(help="folder of a model, as reluformer train writes it")] = None,
+    hypotheses: Annotated[
+        Path | None, typer.Option(help="translations to score instead: what --keep wrote, or text, a sentence a line")
+    ] = None,
+    compare: Annotated[
+        Path | None, typer.Option(help="a second system, model or file: paired bootstrap against the first")
+    ] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="only the first so many documents")] = None,
+    out: Annotated[Path | None, typer.Option(help="file for the results as JSON")] = None,
+    keep: Annotated[Path | None, typer.Option(help="file for the translations as JSONL")] = None,
+    tokenize: Annotated[str | None, typer.Option(help="words of BLEU, e.g. zh; by default sacreBLEU's 13a")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="of the bootstrap")] = 1000,
+    beam: Beam = 5,
+    length_penalty: Penalty = 1.0,
+    length: Length = None,
+    context: Context = 0.2,
+    cost: Cost = None,
+    device: Device = "auto",
+    precision: Precision = "auto",
+) -> None:
+    """BLEU of sentences and of documents and chrF, by document length; two systems with paired bootstrap."""
+    if (model is None) == (hypotheses is None):
+        raise typer.BadParameter("takes one of --model and --hypotheses", param_hint="--model")
+    from reluformer.data.tables import console
+    from reluformer.translation import evaluation, scores, tables
+
+    options: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty, "context": context, "cost": cost}
+    options["precision"] = precision
+    with _refusals("DATA"):
+        languages = Languages.parse(f"{source}-{target}")
+        documents = evaluation.read_references(data, languages, limit)
+    first = model or hypotheses or Path()
+    systems = {
+        str(path): _System(path, documents, target, device, length, options) for path in (first, compare) if path
+    }
+    if compare is not None and len(systems) == 1:
+        raise typer.BadParameter("takes another system than the first", param_hint="--compare")
+    references = [document.target for document in documents]
+    texts = [system.texts for system in systems.values()]
+    with _refusals():
+        found = {name: scores.score(x, references, tokenize=tokenize) for name, x in zip(systems, texts, strict=True)}
+        paired = scores.compare(texts[0], texts[1], references, samples=samples, tokenize=tokenize) if compare else []
+        if keep:
+            evaluation.keep(keep, documents, languages, texts)
+        if out:
+            about = [system.about | {"scores": found[name].to_dict()} for name, system in systems.items()]
+            write_json(out, {"data": data, "languages": [source, target], "limit": limit, "systems": about,
+                             "compared": [x.to_dict() for x in paired], **_circumstances()})  # fmt: skip
+    screen = console()
+    screen.print(tables.score_table(found))
+    screen.print(tables.length_table(found))
+    if paired:
+        screen.print(tables.difference_table(list(systems), paired))
+    if out or keep:
+        kept = ", ".join(str(path) for path in (out, keep) if path)
+        screen.print(f"Kept: {kept}", style="dim", highlight=False, markup=False, soft_wrap=True)
+
+
+class _System:
+    """A model that translates the documents, or a file that holds their translations."""
+
+    def __init__(
+        self,
+        path: Path,
+        documents: Sequence[Document],
+        target: str,
+        device: str,
+        length: int | None,
+        options: dict[str, Any],
+    ) -> None:
+        from reluformer.translation.evaluation import read_hypotheses
+        from reluformer.translation.progress import sentences_done
+        from reluformer.translation.translator import Translator
+
+        self.about: dict[str, Any] = {"system": str(path)}
+        if path.is_file():
+            with _refusals("--hypotheses"):
+                self.texts = read_hypotheses(path, documents, target)
+            return
+        with _refusals():
+            translator = Translator.load(path, device, length, **options)
+        total = sum(len(document.source) for document in documents)
+        began = time.perf_counter()
+        with _refusals(), sentences_done(path.name, total) as watch:
+            self.texts = list(translator.translate((document.source for document in documents), watch=watch))
+        self.about |= {"settings": translator.settings(), "seconds": round(time.perf_counter() - began, 2)}
+
+
+def _circumstances() -> dict[str, Any]:
+    """Where, when and with what."""
+    import sacrebleu
+    import torch
+    import transformers
+
+    from reluformer.bench.machine import describe
+
+    place = describe(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    versions = {"transformers": transformers.__version__, "sacrebleu": sacrebleu.__version__}
+    return {"command": shlex.join(["reluformer", *sys.argv[1:]]), "place": place | versions}
+
+
+@contextmanager
+def _refusals(hint: str | None = None) -> Iterator[None]:
+    """What is wrong with data, files or a model becomes an error of the command line."""
+    try:
+        yield
+    except DataError as error:
+        raise typer.BadParameter(" ".join(str(error).split()), param_hint=hint) from None
+    except OSError as error:
+        raise typer.BadParameter(f"cannot use {error.filename or 'a file'}: {error.strerror or error}") from None

@@ -1,0 +1,78 @@
+"""Documents with references, translated or read, and scored."""
+
+import json
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from reluformer.data.documents import Document, Languages, read_documents
+from reluformer.data.files import DataError, numbered_lines, plain_suffix, written_file
+from reluformer.data.lines import MARK
+
+
+def read_references(data: Sequence[str], languages: Languages, limit: int | None = None) -> list[Document]:
+    """The documents of some inputs, the first so many of them."""
+    documents = (document for item in data for document in read_documents(item, languages))
+    found = list(islice(documents, limit))
+    if not any(document.source for document in found):
+        raise DataError(f"{', '.join(data)}: no sentence to translate")
+    return found
+
+
+def read_hypotheses(path: Path, documents: Sequence[Document], target: str) -> list[list[str]]:
+    """Translations that a file holds, sentence for sentence those of the documents.
+
+    Args:
+        path: JSONL, a document a line, as ``--keep`` writes it; or text, a sentence a line, in which ``<d>`` or blank
+            lines may separate documents.
+        documents: What was translated.
+        target: Key of the translations in JSONL.
+    """
+    if plain_suffix(path) == ".jsonl":
+        found = list(islice(_records(path, target), len(documents)))
+        if len(found) < len(documents):
+            raise DataError(f"{path} has {len(found)} documents, the data {len(documents)}")
+        for (name, sentences), document in zip(found, documents, strict=True):
+            if name is not None and str(name) != document.id:
+                raise DataError(f"{path} has document {name!r} where the data has {document.id!r}")
+            if len(sentences) != len(document.target):
+                raise DataError(
+                    f"{path}, document {document.id!r}: {len(sentences)} sentences, the data has {len(document.target)}"
+                )
+        return [sentences for _, sentences in found]
+    lines = [line for _, line in numbered_lines(path) if line.strip() != MARK]
+    wanted = sum(len(document.target) for document in documents)
+    for kept in (lines, [line for line in lines if line.strip()]):
+        if len(kept) == wanted:
+            rest = iter(kept)
+            return [list(islice(rest, len(document.target))) for document in documents]
+    raise DataError(f"{path} has {len(lines)} lines, the data has {wanted} sentences")
+
+
+def _records(path: Path, target: str) -> Iterator[tuple[Any, list[str]]]:
+    for number, line in numbered_lines(path):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            sentences = record[target]
+        except (ValueError, KeyError, TypeError):
+            raise DataError(f"{path}, line {number}: takes an object with a list of sentences as {target!r}") from None
+        if not isinstance(sentences, list) or not all(isinstance(sentence, str) for sentence in sentences):
+            raise DataError(f"{path}, line {number}: {target!r} is no list of strings")
+        yield record.get("id"), sentences
+
+
+def keep(
+    path: Path, documents: Sequence[Document], languages: Languages, systems: Sequence[Sequence[Sequence[str]]]
+) -> None:
+    """Write translations with their sources and references, so that they can be read, and scored again.
+
+    The first system stands under the target's name, where :func:`read_hypotheses` finds it, a second as ``compare``.
+    """
+    with written_file(path) as file:
+        for document, *texts in zip(documents, *systems, strict=True):
+            record = {"id": document.id, languages.source: document.source, languages.target: texts[0]}
+            record |= {"reference": document.target} | dict(zip(["compare"], texts[1:], strict=False))
+            file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")

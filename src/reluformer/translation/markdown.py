@@ -1,0 +1,180 @@
+r"""Markdown, line by line: prose is translated; code, addresses and all that gives a page its form is kept.
+
+Kept to the letter: front matter, fenced and indented code, formulas, HTML tags and comments, link definitions, the
+marks of headings, lists, quotes and tables, and within a line code, addresses and formulas. A line with those inside is
+translated in the pieces between them: less fluent than a whole sentence, but nothing is ever lost or bent.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain, pairwise
+
+from reluformer.translation.formats import BOM, Line, is_text, kept_around
+
+_QUOTE = re.compile(r"(?: {0,3}>[ \t]?)*")
+_MARKS = re.compile(
+    r"""\s*
+    (?:(?:[-*+]|\d{1,9}[.)])\s+(?:\[[ xX]\]\s+)?)*   # list items, with boxes to tick
+    (?:\#{1,6}\s+|\[\^[^\]]+\]:\s+)?                 # a heading, or a foot note
+    """,
+    re.VERBOSE,
+)
+_ITEM = re.compile(r"\s*(?:[-*+]|\d{1,9}[.)])(?:\s+|$)")
+_HEADING_END = re.compile(r"\s+#+\s*$")
+_FENCE = re.compile(r"(?:\s*(?:[-*+]|\d{1,9}[.)])\s+)*\s*(`{3,}(?=[^`]*$)|~{3,}|\$\$(?!.*\$\$))")
+_DEFINITION = re.compile(r" {0,3}\[[^\]^][^\]]*\]:\s*\S")
+_TABLE_RULE = re.compile(r"(?=.*\|)(?=.*-)[\s|:-]+$")
+_RAW = {"<!--": "-->", "<pre": "</pre>", "<script": "</script>", "<style": "</style>"}
+_INLINE = re.compile(
+    r"""(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)                        # code
+    | \$(?=[^\s$])[^$]*(?<=[^\s$])\$(?!\d)                                # a formula; not two prices
+    | \[\^[^\]]+\]                                                        # a mark of a foot note
+    | !?\[(?=[^\[\]]*\](?:\(|\[))                                         # begins a link or an image
+    | \]\((?:<[^<>]*>|(?:[^()\s]|\([^()\s]*\))*)(?:\s+(?:"[^"]*"|'[^']*'))?\s*\) | \]\[[^\]]*\]   # ends it
+    | <!--.*?--> | </?[A-Za-z][^<>]*>                                     # HTML, <https://...>
+    | (?:https?|ftp)://[^\s<>\[\]()]*[^\s<>\[\]().,;:!?'"*_]              # an address as it stands
+    """,
+    re.VERBOSE,
+)
+# What would begin a block; of an ordered list it matches the number, a backslash goes behind it.
+_BLOCK = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=[-+*](?:\s|$)|\#{1,6}(?:\s|$)|>|~{3}|={2,}\s*$|-{2,}\s*$|\|)")
+
+
+def markdown_lines(lines: Iterable[str]) -> Iterator[Line]:
+    """The lines of a page, each with what is to be translated of it."""
+    reader = _Reader()
+    for line, following in pairwise(chain(lines, [""])):
+        yield reader.read(line, following)
+
+
+class _Reader:
+    """What a line means depends on those before it, and for tables on the next."""
+
+    def __init__(self) -> None:
+        self.first = True
+        self.until: str | None = None  # closes the code, comment or front matter that we are in
+        self.depth = 0  # of the quotes, when that began
+        self.content = 0  # where the text of the list item that we are in begins
+        self.blank = True  # was the line before
+        self.code = False  # was the line before indented code
+        self.table = False
+
+    def read(self, line: str, following: str) -> Line:
+        quote = _QUOTE.match(line.removeprefix(BOM))
+        start = len(line) - len(line.removeprefix(BOM)) + (quote.end() if quote else 0)
+        body = line[start:].rstrip("\r\n")
+        depth = line[:start].count(">")
+        first, self.first = self.first, False
+        if self._inside(body, depth) or self._begins(body, depth, following if first else ""):
+            self.blank = self.table = False
+            return Line((line,))
+        if self._indented_code(body) or _DEFINITION.match(body):
+            self.blank = False
+            return Line((line,))
+        self.table = "|" in body and (self.table or bool(_TABLE_RULE.match(following.strip("> \r\n"))))
+        return _line(line, start, self.table or body.lstrip().startswith("|"))
+
+    def _inside(self, body: str, depth: int) -> bool:
+        """Whether the line belongs to something that began before."""
+        if self.until is None:
+            return False
+        if depth < self.depth:  # the quote ended, and with it what it held
+            self.until = None
+            return False
+        text = body.strip()
+        mark = self.until
+        if mark[0] in "`~":
+            closed = text.startswith(mark) and not text.strip(mark[0])
+        elif mark == "---":
+            closed = body.rstrip() in ("---", "...")
+        else:
+            closed = mark in text.lower()
+        if closed:
+            self.until = None
+        return True
+
+    def _begins(self, body: str, depth: int, following: str) -> bool:
+        """Whether the line begins something that is kept whole; ``following`` is given at the top of a page."""
+        text = body.strip().lower()
+        fence = _FENCE.match(body)
+        if fence and not self._too_deep(body):
+            self.until, self.depth = fence[1], depth
+            return True
+        for opening, closing in _RAW.items():
+            if text.startswith(opening):
+                self.until, self.depth = (None if closing in text else closing), depth
+                return opening != "<!--" or self.until is not None or text.endswith(closing)
+        if body.rstrip() == "---" and re.match(r"[\w-]+\s*:", following):
+            self.until, self.depth = "---", depth
+            return True
+        return False
+
+    def _too_deep(self, body: str) -> bool:
+        return _indent(body) >= self.content + 4
+
+    def _indented_code(self, body: str) -> bool:
+        """Whether the line is indented code; and where the text of a list stands from here on."""
+        if not body.strip():
+            self.blank = True
+            return False
+        self.code = self._too_deep(body) and (self.blank or self.code)
+        if self.code:
+            return True
+        item = _ITEM.match(body)
+        if item:
+            self.content = len(item[0].expandtabs(4))
+        elif self.blank and _indent(body) < self.content:
+            self.content = 0
+        self.blank = False
+        return False
+
+
+def _line(line: str, start: int, table: bool) -> Line:
+    """A line of prose in its parts."""
+    marks = _MARKS.match(line, start)
+    begin = marks.end() if marks else start
+    end = len(line)
+    if "#" in line[start:begin]:
+        tail = _HEADING_END.search(line, begin)
+        end = tail.start() if tail else end
+    parts = [line[:begin]]
+    for kept, text in _pieces(line[begin:end], table):
+        before, inner, after = kept_around(text)
+        if kept or not is_text(inner):
+            parts[-1] += text
+        else:
+            parts[-1] += before
+            parts += [inner, after]
+    parts[-1] += line[end:]
+    return Line(tuple(parts), _escape_cell if table else _escape)
+
+
+def _pieces(text: str, table: bool) -> Iterator[tuple[bool, str]]:
+    """Pieces of a line, and whether they are kept: what :data:`_INLINE` finds is, and so are the bars of a table."""
+    last = 0
+    for found in _INLINE.finditer(text):
+        yield from _cells(text[last : found.start()], table)
+        yield True, found[0]
+        last = found.end()
+    yield from _cells(text[last:], table)
+
+
+def _cells(text: str, table: bool) -> Iterator[tuple[bool, str]]:
+    for piece in re.split(r"((?<!\\)\|)", text) if table else [text]:
+        yield piece == "|" and table, piece
+
+
+def _escape(number: int, text: str) -> str:
+    """A translation that is prose and nothing else; the first of its line could begin a block."""
+    text = re.sub(r"(?<!\\)`", r"\\`", text)
+    block = _BLOCK.match(text) if number == 0 else None
+    return f"{text[: block.end()]}\\{text[block.end() :]}" if block else text
+
+
+def _escape_cell(number: int, text: str) -> str:
+    return re.sub(r"(?<!\\)\|", r"\\|", _escape(number, text))
+
+
+def _indent(body: str) -> int:
+    wide = body.expandtabs(4)
+    return len(wide) - len(wide.lstrip())

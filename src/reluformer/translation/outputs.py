@@ -1,0 +1,106 @@
+"""Where translations go: one file for each that is read, written whole or not at all, and never over an input."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from reluformer.data.files import DataError, open_bytes, plain_suffix, written_file
+
+STANDARD = Path("-")  # standard input or output, where a path is asked for
+
+
+@dataclass(frozen=True)
+class Job:
+    """A file to translate and where its translation goes; either may be :data:`STANDARD`."""
+
+    input: Path
+    output: Path
+
+    @property
+    def name(self) -> str:
+        """What to call the input."""
+        return "standard input" if self.input == STANDARD else str(self.input)
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[IO[bytes]]:
+        """The bytes of the input."""
+        if self.input == STANDARD:
+            yield sys.stdin.buffer
+        else:
+            with open_bytes(self.input) as file:
+                yield file
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[IO[bytes]]:
+        """Where to write; a disk that is full, say, is a :class:`DataError` that names the file."""
+        place = "standard output" if self.output == STANDARD else str(self.output)
+        try:
+            if self.output == STANDARD:
+                yield sys.stdout.buffer
+                sys.stdout.buffer.flush()
+            elif self.output.exists() and not self.output.is_file():  # a pipe, a device: nothing to rename
+                with self.output.open("wb") as file:
+                    yield file
+            else:
+                with written_file(self.output.resolve()) as file:
+                    yield file
+        except BrokenPipeError:
+            # Whoever reads has seen enough. What is still buffered must not fail again when Python ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
+        except OSError as error:
+            raise DataError(f"cannot write {place}: {error.strerror or error}") from None
+
+
+def plan_jobs(files: Sequence[Path], output: Path | None, language: str, force: bool) -> list[Job]:
+    """What to read and where to write, checked before any work is done.
+
+    Args:
+        files: None, or ``-``, for standard input.
+        output: A file, for one input; a folder, where translations keep the names of their inputs; ``-``; or None for
+            names beside the inputs: ``report.de.md`` beside ``report.md``.
+        language: What to put into such names.
+        force: Whether such a file may be there already. One that the user has named is replaced without asking.
+    """
+    files = files or [STANDARD]
+    for path in files:
+        if path != STANDARD and not path.exists():
+            raise DataError(f"{path} does not exist")
+        if path.is_dir():
+            raise DataError(f"{path} is a folder, takes files")
+    jobs = [Job(path, _output_of(path, output, len(files), language)) for path in files]
+    taken: dict[Path, Path] = {}
+    inputs = {path.resolve() for path in files if path != STANDARD}
+    for job in jobs:
+        if job.output == STANDARD:
+            continue
+        place = job.output.resolve()
+        if place in inputs:
+            raise DataError(f"the translation of {job.name} would go to {job.output}, which is an input")
+        if place in taken:
+            raise DataError(f"the translations of {taken[place]} and {job.input} would both go to {job.output}")
+        if place.is_dir():
+            raise DataError(f"{job.output} is a folder, takes a file")
+        if job.output != output and job.output.exists() and not force:
+            raise DataError(f"{job.output} exists: --force replaces it")
+        taken[place] = job.input
+    return jobs
+
+
+def _output_of(path: Path, output: Path | None, count: int, language: str) -> Path:
+    plain = path.with_suffix("") if path.suffix.lower() in (".gz", ".xz") else path  # translations are not compressed
+    if output is None:
+        return STANDARD if path == STANDARD else plain.with_name(f"{plain.stem}.{language}{plain_suffix(path)}")
+    if output == STANDARD:
+        return STANDARD
+    if count > 1 or output.is_dir():
+        if path == STANDARD:
+            raise DataError(f"standard input has no name for a file in {output}: name the file")
+        if output.exists() and not output.is_dir():
+            raise DataError(f"{output} is a file: several translations take a folder")
+        return output / plain.name
+    return output

@@ -1,0 +1,81 @@
+"""Files through a translator: all of them as one stream, so that short ones share batches."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+
+from reluformer.data.files import DataError
+from reluformer.translation.formats import Page, decoded_lines, format_of, read_pages
+from reluformer.translation.outputs import STANDARD, Job
+from reluformer.translation.translator import Translator, Written
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How files are read.
+
+    Attributes:
+        form: One of :data:`~reluformer.translation.formats.FORMATS`.
+        source: Key of the sentences in JSONL; None for the only list of strings.
+        target: Key of the translations.
+    """
+
+    form: str
+    source: str | None
+    target: str
+
+    def pages(self, job: Job) -> Iterator[Page]:
+        """The pages of a file."""
+        path = None if job.input == STANDARD else job.input
+        with job.reading() as file:
+            lines = decoded_lines(file, job.name)
+            yield from read_pages(lines, format_of(path, self.form), job.name, self.source, self.target)
+
+    def count(self, jobs: Sequence[Job]) -> int | None:
+        """Sentences of all files, or None if one can be read only once. Finds what is wrong before work begins."""
+        seekable = [job for job in jobs if job.input != STANDARD and job.input.is_file()]
+        found = sum(len(page.sentences) for job in seekable for page in self.pages(job))
+        return found if len(seekable) == len(jobs) else None
+
+
+def translate_jobs(
+    translator: Translator,
+    jobs: Sequence[Job],
+    reader: Reader,
+    watch: Callable[[int], None] | None = None,
+    written: Callable[[Job, Written], None] | None = None,
+) -> None:
+    """Translate files; each is there when all of it is done, and if one cannot be written those before it stay.
+
+    Args:
+        translator: Does it.
+        jobs: What to read and where to write.
+        reader: Knows the format.
+        watch: Told how many sentences more are done.
+        written: Shown every window with the job it belongs to.
+    """
+    waiting: deque[tuple[int, Page]] = deque()  # read, not yet written
+    owners: list[int] = []  # the job of every page
+
+    def sentences() -> Iterator[list[str]]:
+        for number, job in enumerate(jobs):
+            for page in reader.pages(job):
+                waiting.append((number, page))
+                owners.append(number)
+                yield page.sentences
+
+    def pages() -> Iterator[tuple[int, str]]:
+        shown = None if written is None else lambda window: written(jobs[owners[window.document]], window)
+        for translations in translator.translate(sentences(), watch=watch, written=shown):
+            number, page = waiting.popleft()
+            yield number, page.render(translations)
+
+    for number, texts in groupby(pages(), itemgetter(0)):
+        with jobs[number].writing() as file:
+            for _, text in texts:
+                try:
+                    file.write(text.encode("utf-8"))
+                except UnicodeEncodeError as error:  # half a surrogate pair in a record that came as JSON
+                    raise DataError(f"{jobs[number].name}: not Unicode text: {error.reason}") from None

@@ -1,0 +1,302 @@
+"""Documents in, translated documents out: as many sentences as came in, in their order."""
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from reluformer.data.files import DataError
+from reluformer.data.packing import join_sentences, split_sentences
+from reluformer.data.tokenizer import EOS_ID, PAD_ID, SEP, SEP_ID, encode
+from reluformer.training.batching import CostBatches
+from reluformer.translation.windows import Window, split_overlong, windows_of
+
+# Training packs to the longer side. The target's length is not known, and German, say, takes up to a quarter more
+# tokens than English: filled to the brim, windows would ask for targets longer than any the model has seen.
+SOURCE_SHARE = 0.8
+SENTENCE = 256  # tokens of a sentence, where no length says how many the model can take
+SHORTEST = 8  # tokens of a window: less has no room for a character that takes several
+POOL = 16  # batches' worth of windows that are sorted by length together
+COSTS = {"cuda": 65536, "cpu": 8192}  # of a batch: a GPU wants many rows at once, a CPU short ones that fit its caches
+
+# What would end a line, and plain white space; a no-break space is part of the text.
+_BLANKS = re.compile("[ \t\n\r\f\v\x1c-\x1f\x85\u2028\u2029]+")
+
+
+class Written(NamedTuple):
+    """A window that was translated: its document, counted from 0, and the tokens on both sides, ``</s>`` last."""
+
+    document: int
+    window: Window
+    source: list[int]
+    target: list[int]
+
+
+class Translator:
+    """A model that translates documents of any length.
+
+    Sentences go through the model in windows, with some of the sentences before them as context. Where the model does
+    not write as many sentences as it was given, the window is halved, until in the end a sentence stands alone: so no
+    sentence is lost or doubled, whatever the model does.
+
+    Args:
+        model: An encoder-decoder of transformers; runs where it is and as it is, in eval mode.
+        tokenizer: Of :mod:`reluformer.data.tokenizer`, bare or in the class of transformers.
+        length: Most tokens of the longer side of a window, as in training; 0 or 1 for one sentence at a time.
+        context: Share of a window for the sentences before it.
+        beam: Hypotheses that the search keeps; 1 is greedy.
+        length_penalty: Above 0 prefers longer translations, below 0 shorter ones.
+        cost: Most cost of a batch, in tokens times beams, see :class:`~reluformer.training.batching.CostBatches`;
+            None for what suits the device.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        length: int,
+        context: float = 0.2,
+        beam: int = 5,
+        length_penalty: float = 1.0,
+        cost: int | None = None,
+    ) -> None:
+        length = 0 if length == 1 else length  # as in packing
+        if length != 0 and length < SHORTEST:
+            raise DataError(f"length takes 0 or {SHORTEST} tokens or more, got {length}")
+        if not 0 <= context < 1:
+            raise DataError(f"context takes a share from 0 to below 1, got {context}")
+        if beam < 1:
+            raise DataError(f"beam takes 1 or more, got {beam}")
+        if not math.isfinite(length_penalty):
+            raise DataError(f"length_penalty takes a number, got {length_penalty}")
+        if cost is not None and cost < 1:
+            raise DataError(f"cost takes 1 or more, got {cost}")
+        self.model, self.tokenizer = model, _bare(tokenizer)
+        self.positions = _positions(model.config)
+        if self.positions and length > self.positions:
+            raise DataError(f"length takes at most the {self.positions} positions of the model, got {length}")
+        self.length, self.context, self.beam, self.length_penalty = length, context, beam, length_penalty
+        self.cost = cost or COSTS.get(model.device.type, COSTS["cuda"])
+        self.room = int(length * SOURCE_SHARE)
+        self.longest = length or min(SENTENCE, self.positions or SENTENCE)
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path | str,
+        device: str = "auto",
+        length: int | None = None,
+        precision: str = "auto",
+        **options: Any,
+    ) -> "Translator":
+        """A model with its tokeniser from a folder.
+
+        Args:
+            folder: What ``reluformer train`` wrote, or ``save_pretrained`` of both.
+            device: ``cpu``, ``cuda``, or ``auto`` for the better of them.
+            length: As above; None for the one that the model was trained on, see :func:`trained_length`.
+            precision: ``bf16``, ``fp32``, or ``auto`` for bf16 where the device has it.
+            options: The other arguments.
+        """
+        from reluformer.translation.loading import load_model, trained_length
+
+        model, tokenizer = load_model(Path(folder), device, precision)
+        return cls(model, tokenizer, length=trained_length(model.config) if length is None else length, **options)
+
+    def translate(
+        self,
+        documents: Iterable[Sequence[str]],
+        *,
+        watch: Callable[[int], None] | None = None,
+        written: Callable[[Written], None] | None = None,
+    ) -> Iterator[list[str]]:
+        """Translate documents, lists of sentences, as they come.
+
+        Several documents are read ahead, so that windows of one length share a batch; a translation does not depend on
+        its neighbours there, but for rounding. Blank sentences come back as they are.
+
+        Args:
+            documents: Read as a stream.
+            watch: Told how many sentences more are done; a piece of an overlong one counts as one.
+            written: Shown every window that counts, when it is done.
+        """
+        pool: list[_Document] = []
+        filled = 0
+        for number, sentences in enumerate(documents):
+            pool.append(_Document(self, sentences, number))
+            filled += sum(map(len, pool[-1].units))
+            if filled * self.beam >= POOL * self.cost:
+                yield from self._translate(pool, watch, written)
+                pool, filled = [], 0
+        yield from self._translate(pool, watch, written)
+
+    def _translate(
+        self,
+        pool: list["_Document"],
+        watch: Callable[[int], None] | None,
+        written: Callable[[Written], None] | None,
+    ) -> Iterator[list[str]]:
+        """Round after round: what did not come out right comes back in smaller windows."""
+        todo = [(document, window) for document in pool for window in document.windows]
+        while todo:
+            sources = [join_sentences(document.units[window.start : window.end]) for document, window in todo]
+            batches = CostBatches([len(x) for x in sources], max(1, self.cost // self.beam), shuffle=False)
+            again = []
+            for batch in batches:
+                for i, target in zip(batch, self._generate([sources[i] for i in batch]), strict=True):
+                    document, window = todo[i]
+                    if not document.accept(window, target):
+                        again += [(document, smaller) for smaller in window.smaller()]
+                        continue
+                    if watch:
+                        watch(window.end - window.first)
+                    if written:
+                        written(Written(document.number, window, sources[i], target))
+            todo = again
+        for document in pool:
+            yield document.lines()
+
+    def settings(self) -> dict[str, Any]:
+        """What a translation depends on, beside the model."""
+        names = ("length", "context", "beam", "length_penalty", "cost")
+        return {name: getattr(self, name) for name in names} | {
+            "device": str(self.model.device),
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+        }
+
+    def most_new(self, tokens: int) -> int:
+        """How many tokens the translation of so many may have.
+
+        Twice as many and some: real translations stay well below, short ones have room for what a language spells out,
+        and a model that repeats itself is stopped.
+        """
+        return min(2 * tokens + 16, self.positions or 2 * tokens + 16)
+
+    def _generate(self, sources: list[list[int]]) -> list[list[int]]:
+        """Tokens of the translations, ``</s>`` last."""
+        from transformers import LogitsProcessorList
+
+        width, device = max(map(len, sources)), self.model.device
+        tokens = torch.tensor([x + [PAD_ID] * (width - len(x)) for x in sources], device=device)  # (B, N)
+        lengths = torch.tensor([len(x) for x in sources], device=device)  # (B,)
+        limits = [self.most_new(len(x)) for x in sources]
+        options: dict[str, Any] = {"num_beams": self.beam, "do_sample": False, "max_new_tokens": max(limits)}
+        if self.beam > 1:
+            options |= {"length_penalty": self.length_penalty, "early_stopping": False}
+        options["logits_processor"] = LogitsProcessorList([_Limits(torch.tensor(limits, device=device), self.beam)])
+        training = self.model.training
+        self.model.eval()
+        try:
+            with torch.inference_mode():
+                mask = (torch.arange(width, device=device) < lengths[:, None]).long()
+                rows = self.model.generate(input_ids=tokens, attention_mask=mask, **options)
+        except torch.OutOfMemoryError:
+            if len(sources) == 1:
+                raise DataError(f"out of memory at {width} tokens: takes a smaller length or beam") from None
+            rows = None  # try again outside, where what the failed attempt holds is free
+        finally:
+            self.model.train(training)
+        if rows is None:
+            half = len(sources) // 2
+            return self._generate(sources[:half]) + self._generate(sources[half:])
+        return [_until_end(row[1:]) for row in rows.tolist()]  # the first token is the one that starts every target
+
+
+class _Limits:
+    """A logits processor that ends every sequence at its own limit, not at that of the longest in the batch."""
+
+    def __init__(self, limits: Tensor, beam: int) -> None:
+        self.limits, self.first = limits.repeat_interleave(beam), int(limits.min())  # (B * beam,)
+
+    def __call__(self, tokens: Tensor, scores: Tensor) -> Tensor:
+        """Leave those that may write one token more nothing but ``</s>``."""
+        written = tokens.shape[1]  # with the start, hence of the tokens to come the number of this one
+        if written < self.first:
+            return scores
+        ending = torch.full_like(scores, -math.inf)
+        ending[:, EOS_ID] = 0
+        return torch.where((self.limits <= written)[:, None], ending, scores)
+
+
+class _Document:
+    """A document under way: what is sent for each of its lines, and what came back."""
+
+    def __init__(self, translator: Translator, sentences: Sequence[str], number: int) -> None:
+        self.number, self.sentences, self.tokenizer = number, sentences, translator.tokenizer
+        self.units: list[list[int]] = []  # what is sent: sentences, or pieces of those that are too long
+        self.line: list[int] = []  # which sentence a unit belongs to
+        texts = [tidy(sentence) for sentence in sentences]
+        for i, tokens in zip(
+            [i for i, text in enumerate(texts) if text],
+            encode(self.tokenizer, [text for text in texts if text]),
+            strict=True,
+        ):
+            units = [tokens] if len(tokens) < translator.longest else self._pieces(tokens, translator)
+            self.units += units
+            self.line += [i] * len(units)
+        self.windows = windows_of([len(unit) + 1 for unit in self.units], translator.room, translator.context)
+        self.written: list[str] = [""] * len(self.units)
+
+    def _pieces(self, tokens: list[int], translator: Translator) -> list[list[int]]:
+        """An overlong sentence as several, without the spaces between them."""
+        most = (translator.room or translator.longest) - 1
+        pieces = [list(piece) for piece in split_overlong(tokens, most, self.tokenizer.decode)]
+        texts = [tidy(self.tokenizer.decode(piece)) for piece in pieces]
+        # Without its space a word may need more tokens: as long as they fit.
+        return [
+            plain if len(plain) < translator.longest else piece
+            for piece, text, plain in zip(pieces, texts, encode(self.tokenizer, texts), strict=True)
+            if text
+        ]
+
+    def accept(self, window: Window, target: list[int]) -> bool:
+        """Keep what the model wrote, if its sentences are those of the window, one for one and none empty."""
+        texts = [tidy(text) for text in self.tokenizer.decode_batch(split_sentences(target))]
+        if not window.smaller():
+            texts = [" ".join(filter(None, texts))]
+        elif len(texts) != window.end - window.start or not all(texts):
+            return False
+        self.written[window.first : window.end] = texts[window.first - window.start :]
+        return True
+
+    def lines(self) -> list[str]:
+        """The translations, one for each sentence; what was blank is as it was."""
+        found: dict[int, list[str]] = {i: [] for i in self.line}
+        for i, text in zip(self.line, self.written, strict=True):
+            found[i].append(text)
+        return [" ".join(filter(None, found[i])) if i in found else x for i, x in enumerate(self.sentences)]
+
+
+def tidy(text: str) -> str:
+    """A text as one line, with single spaces and none around it."""
+    return _BLANKS.sub(" ", text).strip(" ")
+
+
+def _until_end(tokens: list[int]) -> list[int]:
+    return tokens[: tokens.index(EOS_ID)] + [EOS_ID] if EOS_ID in tokens else tokens
+
+
+def _bare(tokenizer: Any) -> Any:
+    """The tokeniser without what transformers puts around it, and one to which text is always text."""
+    from tokenizers import Tokenizer
+
+    tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if tokenizer.token_to_id(SEP) != SEP_ID:
+        raise DataError(f"the tokeniser has no {SEP} as token {SEP_ID}: it is none of reluformer data")
+    bare = Tokenizer.from_str(tokenizer.to_str())
+    bare.encode_special_tokens = True
+    bare.no_padding()
+    bare.no_truncation()
+    return bare
+
+
+def _positions(config: Any) -> int | None:
+    """How many positions a sequence may have, if the model sets a limit."""
+    if getattr(config, "positions", "learned") in ("sinusoidal", "rotary"):
+        return None
+    return getattr(config, "max_position_embeddings", None)

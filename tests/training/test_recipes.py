@@ -1,0 +1,35 @@
+"""The recipes that come with the project."""
+
+from pathlib import Path
+
+import pytest
+
+from reluformer.training.recipe import read_recipe
+from reluformer.training.run import model_config
+
+RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
+
+
+def test_there_are_some() -> None:
+    assert {path.stem for path in RECIPES} >= {"bible", "europarl-documents", "europarl-sentences"}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_they_are_recipes_and_have_a_twin(path: Path) -> None:
+    recipe = read_recipe(path)
+    assert recipe.out == f"runs/{path.stem}"
+    lengths = [stage.length for stage in recipe.stages]
+    assert lengths == sorted(lengths)
+    assert lengths[0] == 0  # sentences first
+    text = path.read_text()
+    preset = recipe.model["preset"].replace("reluformer", "transformer")
+    changes = [f"model.preset={preset}", "model.regulariser={}", f"out=runs/{path.stem}-transformer"]
+    assert f"reluformer train recipes/{path.name} {' '.join(changes)}\n" in text.replace("\\\n#     ", "")
+    assert f"reluformer train recipes/{path.name}\n" in text
+    packed = text.partition("--lengths ")[2].split()[0].split(",")
+    assert {str(length) for length in lengths} <= set(packed)
+    ours, twin = (model_config(read_recipe(path, some), 8000) for some in ([], changes))
+    assert ours.cross["activation"] == "relu"
+    assert twin.cross["activation"] == "softmax"
+    assert twin.regulariser["mass"] == twin.regulariser["entropy"] == 0
+    assert (ours.d_model, ours.ffn) == (twin.d_model, twin.ffn)

@@ -1,0 +1,279 @@
+"""Runs: what they leave, and that nothing that happens to one changes how it ends."""
+
+import errno
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+from reluformer.data.dataset import load_tokenizer
+from reluformer.training.errors import TrainingError
+from reluformer.training.recipe import Checkpoints, Recipe, read_recipe
+from reluformer.training.run import model_config, train
+from reluformer.training.trainer import TranslationTrainer
+from tests.training.runs import MODEL, curve, python, same, small_recipe, weights, write_recipe
+
+
+def steps(out: Path | str) -> set[str]:
+    return {path.name for path in (Path(out) / "checkpoints").iterdir()}
+
+
+def test_what_a_run_leaves(whole: Recipe) -> None:
+    out = Path(whole.out)
+    assert {path.name for path in out.iterdir()} == {
+        "checkpoints", "log.jsonl", "logs", "model", "recipe.yaml", "run.json",
+    }  # fmt: skip
+    assert read_recipe(out / "recipe.yaml") == whole
+    assert steps(out) == {"step-9", "step-12"}
+    assert list((out / "logs").iterdir())
+    model = AutoModelForSeq2SeqLM.from_pretrained(out / "model")
+    assert (model.config.d_model, model.config.trained_length, model.config.use_cache) == (32, 60, True)
+    assert AutoTokenizer.from_pretrained(out / "model").get_vocab() == load_tokenizer(whole.data).get_vocab()
+
+
+def test_the_curve(whole: Recipe) -> None:
+    points = curve(whole.out)
+    train_points = [point for point in points if "loss" in point]
+    assert [point["step"] for point in train_points] == [2, 3, 4, 6, 8, 9, 10, 12]
+    assert [point["step"] for point in points if "eval_loss" in point] == [3, 6, 9, 12]
+    assert {"loss", "nll", "regularisation", "learning_rate", "grad_norm", "gamma"} <= train_points[0].keys()
+    assert train_points[-1]["nll"] < train_points[0]["nll"] - 0.3
+    assert train_points[0]["learning_rate"] == pytest.approx(3e-3 / 4)
+
+
+def test_the_model_is_the_mean_of_the_last_checkpoints(whole: Recipe) -> None:
+    parts = [load_file(Path(whole.out) / "checkpoints" / name / "model.safetensors") for name in ("step-9", "step-12")]
+    for name, mean in weights(whole.out).items():
+        torch.testing.assert_close(mean, (parts[0][name] + parts[1][name]) / 2)
+
+
+def test_a_finished_run_does_nothing(whole: Recipe) -> None:
+    before = {path: path.stat().st_mtime_ns for path in Path(whole.out).rglob("model*/*")}
+    outcome = train(whole)
+    assert (outcome.model, outcome.averaged) == (Path(whole.out) / "model", ())
+    assert {path: path.stat().st_mtime_ns for path in Path(whole.out).rglob("model*/*")} == before
+
+
+def test_the_same_again_is_the_same(whole: Recipe, tmp_path: Path) -> None:
+    train(replace(whole, out=str(tmp_path), checkpoints=replace(whole.checkpoints, keep=9)))
+    assert same(weights(tmp_path), weights(whole.out))
+
+
+KILLED = """
+import os, pathlib, signal, sys
+from reluformer.training import averaging, checkpoints, run, trainer
+from reluformer.training.recipe import read_recipe
+place, count = sys.argv[2], int(sys.argv[3])
+owner, name = {
+    "step": (trainer.TranslationTrainer, "compute_loss"),
+    "weights": (trainer.TranslationTrainer, "_save_optimizer_and_scheduler"),
+    "state": (trainer.TranslationTrainer, "_save_rng_state"),
+    "name": (checkpoints.CheckpointFolder, "publish"),
+    "removal": (checkpoints.shutil, "rmtree"),
+    "mean": (averaging, "save_file"),
+}[place]
+original, calls = getattr(owner, name), 0
+def deadly(*args, **kwargs):
+    global calls
+    calls += 1
+    if calls == count:
+        if place == "removal":  # half done
+            os.remove(os.path.join(args[0], "model.safetensors"))
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(*args, **kwargs)
+setattr(owner, name, deadly)
+run.train(read_recipe(pathlib.Path(sys.argv[1])))
+"""
+
+
+# Two batches an update, a checkpoint every third; the first to be removed is that of step 3, when there are 6 and 9.
+@pytest.mark.parametrize(
+    ("place", "count", "left"),
+    [
+        ("step", 4, set()),
+        ("weights", 2, {"step-3", "writing"}),
+        ("name", 3, {"step-3", "step-6", "writing"}),
+        ("removal", 1, {"removing-step-3", "step-6", "step-9"}),
+        ("mean", 1, {"step-9", "step-12"}),
+        pytest.param("step", 16, {"step-3", "step-6"}, marks=pytest.mark.slow),
+        pytest.param("state", 3, {"step-3", "step-6", "writing"}, marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_run_ends_the_same(whole: Recipe, tmp_path: Path, place: str, count: int, left: set[str]) -> None:
+    recipe = replace(whole, out=str(tmp_path / "run"))
+    ran = python("-c", KILLED, write_recipe(recipe, tmp_path / "recipe.yaml"), place, count)
+    assert ran.returncode == -signal.SIGKILL, ran.stderr
+    found = steps(recipe.out) if (tmp_path / "run" / "checkpoints").exists() else set()
+    assert found == left
+    assert not (tmp_path / "run" / "model").exists()
+    train(recipe)
+    assert same(weights(recipe.out), weights(whole.out))
+    assert curve(recipe.out) == curve(whole.out)
+    assert steps(recipe.out) == steps(whole.out)
+    assert {path.name for path in Path(recipe.out).iterdir()} == {path.name for path in Path(whole.out).iterdir()}
+
+
+def after(monkeypatch: pytest.MonkeyPatch, batches: int, action: Any) -> None:
+    """Do something when so many batches have gone through the model."""
+    original, seen = TranslationTrainer.compute_loss, []
+
+    def compute_loss(self: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(1)
+        loss = original(self, *args, **kwargs)
+        return action(self, loss) if len(seen) == batches else loss
+
+    monkeypatch.setattr(TranslationTrainer, "compute_loss", compute_loss)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_finishes_the_update_and_the_run_goes_on(
+    whole: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    recipe = replace(whole, out=str(tmp_path / "run"))
+    before = signal.getsignal(number)
+
+    def interrupt(_: Any, loss: Any) -> Any:
+        os.kill(os.getpid(), number)
+        return loss
+
+    after(monkeypatch, 15, interrupt)  # the first batch of the eighth update
+    outcome = train(recipe)
+    assert (outcome.step, outcome.model) == (8, None)
+    assert signal.getsignal(number) == before
+    assert steps(recipe.out) == {"step-3", "step-6", "step-8"}
+    train(recipe)
+    assert same(weights(recipe.out), weights(whole.out))
+    assert steps(recipe.out) == {"step-9", "step-12"}
+
+
+def test_a_loss_that_is_no_number_stops_the_run(whole: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = replace(whole, out=str(tmp_path / "run"), log_every=4)
+    after(monkeypatch, 13, lambda _, loss: loss * float("nan"))  # in the seventh update
+    with pytest.raises(TrainingError) as error:
+        train(recipe)
+    last = tmp_path / "run" / "checkpoints" / "step-6"
+    assert str(error.value) == (
+        f"the loss is not a number any more between steps 7 and 8; the last good checkpoint is {last}"
+    )
+    monkeypatch.undo()
+    train(recipe)
+    assert same(weights(recipe.out), weights(whole.out))
+
+
+def test_a_gradient_that_is_no_number_never_reaches_a_checkpoint(
+    whole: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = replace(whole, out=str(tmp_path / "run"), log_every=100)
+
+    def poison(trainer: Any, loss: Any) -> Any:
+        gamma = next(x for name, x in trainer.model.named_parameters() if name.endswith("log_gamma"))
+        gamma.register_hook(lambda grad: grad * float("inf"))
+        return loss
+
+    after(monkeypatch, 5, poison)  # the third update, after which a checkpoint is due; its loss is a number
+    with pytest.raises(TrainingError, match="between steps 1 and 3; there is no checkpoint yet"):
+        train(recipe)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (
+            RuntimeError("[enforce fail at inline_container.cc:863] . PytorchStreamWriter failed"),
+            "No space left on device",
+        ),
+        (SafetensorError("Error: I/O error: No space left on device (os error 28)"), "No space left on device"),
+        (PermissionError(errno.EACCES, "Permission denied"), "Permission denied"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_written(
+    whole: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
+) -> None:
+    recipe = replace(whole, out=str(tmp_path / "run"))
+    original = TranslationTrainer._save_rng_state
+
+    def save(self: Any, folder: str) -> None:
+        if self.state.global_step == 6:
+            raise error
+        original(self, folder)
+
+    monkeypatch.setattr(TranslationTrainer, "_save_rng_state", save)
+    if isinstance(error, RuntimeError):
+        monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=1000))
+    last = tmp_path / "run" / "checkpoints" / "step-3"
+    with pytest.raises(TrainingError) as raised:
+        train(recipe)
+    assert str(raised.value) == (f"cannot write the checkpoint of step 6: {reason}; the last good checkpoint is {last}")
+    assert steps(recipe.out) == {"step-3"}
+    monkeypatch.undo()
+    train(recipe)
+    assert same(weights(recipe.out), weights(whole.out))
+
+
+def test_early_stopping_counts_in_the_last_stage(
+    whole: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = iter([1.0, 2.0, 5.0, 6.0, 4.0, 4.5, 4.6, 4.7])
+    monkeypatch.setattr("reluformer.training.validation.Validation.__call__", lambda *_: {"eval_loss": next(losses)})
+    stages = (whole.stages[0], replace(whole.stages[1], steps=30))
+    checkpoints = Checkpoints(every=3, keep=1, average=1, patience=2)
+    outcome = train(replace(whole, out=str(tmp_path / "run"), stages=stages, checkpoints=checkpoints))
+    assert outcome.step == 21
+    assert outcome.best == tmp_path / "run" / "checkpoints" / "step-15"
+    assert steps(tmp_path / "run") == {"step-15", "step-21"}
+
+
+def test_d_bleu_decides_what_is_best(whole: Recipe, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(every=6, keep=2, average=1, metric="d-bleu", documents=2)
+    outcome = train(replace(whole, out=str(tmp_path / "run"), checkpoints=checkpoints))
+    scores = [point["eval_d_bleu"] for point in curve(tmp_path / "run") if "eval_loss" in point]
+    assert len(scores) == 2
+    assert all(0 <= score <= 100 for score in scores)
+    assert outcome.model is not None
+
+
+def test_calibration_is_part_of_the_model(whole: Recipe, tmp_path: Path) -> None:
+    slow = replace(whole.optimiser, lr=1e-9)
+    for name, calibrate in (("batch", True), ("formula", False)):
+        train(replace(whole, out=str(tmp_path / name), optimiser=slow, calibrate=calibrate))
+    batch, formula = weights(tmp_path / "batch"), weights(tmp_path / "formula")
+    gammas = [name for name in batch if name.endswith("log_gamma")]
+    assert len(gammas) == 3
+    for name in gammas:
+        assert not torch.allclose(batch[name], formula[name], atol=1e-3)
+    assert all(torch.allclose(batch[name], formula[name], atol=1e-6) for name in batch if name not in gammas)
+
+
+def test_the_twin_has_no_gamma(whole: Recipe, tmp_path: Path) -> None:
+    model = {**MODEL, "preset": "transformer-tiny", "regulariser": {}}
+    train(replace(whole, out=str(tmp_path / "run"), model=model))
+    assert not any("gamma" in point or "regularisation" in point for point in curve(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"presett": "x"}, r"model\.presett is not known; did you mean model\.preset\?"),
+        ({"vocab_size": 7}, r"model\.vocab_size must be at least 300"),
+        ({"preset": "reluformer-huge"}, r"model\.preset must be one of .*, got 'reluformer-huge'"),
+        ({"heads": 5}, r"model\.heads must divide d_model = 32, got 5"),
+        ({"cross": {"alfa": 1}}, r"model\..*alfa"),
+    ],
+)
+def test_models_that_are_none(data: Path, tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    with pytest.raises(TrainingError, match=words):
+        model_config(small_recipe(data, tmp_path, model={**MODEL, **change}), 300)
+
+
+def test_the_vocabulary_is_a_multiple_of_8(data: Path, tmp_path: Path) -> None:
+    assert model_config(small_recipe(data, tmp_path), 297).vocab_size == 304

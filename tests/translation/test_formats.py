@@ -1,0 +1,115 @@
+"""One line for each line, and everything around the text as it was."""
+
+import io
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from reluformer.data.files import DataError
+from reluformer.translation import formats
+from reluformer.translation.formats import decoded_lines, format_of, read_pages
+
+PIECES = [
+    "In the beginning", "God said: 😀", "\n", "\n", "\r\n", "\r", "\x0c", "\u2028", "\x85", "\x0b", "\x1c", "\u00a0",
+    " ", "\t", "    ", "# ", "- ", "> ", "1. ", "| a | b |", "|---|---|", "```", "~~~", "$$", "---", "\ufeff", "<d>",
+    "[x](http://y.z/a_b)", "![pic](p.png)", "`code`", "**bold**", "<b>", "<!--", "-->", "<pre>", "起初", "...", "\\",
+]  # fmt: skip
+
+
+def made_text(seed: int) -> str:
+    draw = random.Random(seed)
+    return draw.choice(["", "\ufeff"]) + "".join(draw.choices(PIECES, k=draw.randrange(60)))
+
+
+def read(text: str, form: str, source: str | None = None, target: str = "de") -> list[formats.Page]:
+    return list(read_pages(decoded_lines(io.BytesIO(text.encode()), "x"), form, "x", source, target))
+
+
+@pytest.mark.parametrize("form", ["text", "markdown"])
+@pytest.mark.parametrize("seed", range(150))
+def test_line_for_line(seed: int, form: str) -> None:
+    text = made_text(seed)
+    pages = read(text, form)
+    copied = "".join(page.render(page.sentences) for page in pages)
+    if form == "text":
+        assert copied == text
+    assert copied.replace("\\", "") == text.replace("\\", "")  # Markdown may have an escape more
+    assert copied.count("\n") == text.count("\n")
+    other = "".join(page.render(["ein Wort"] * len(page.sentences)) for page in pages)
+    ours, theirs = other.split("\n"), text.split("\n")
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.endswith("\r") == b.endswith("\r")
+        assert bool(a.strip()) == bool(b.strip())  # blank lines are blank, and no others
+    assert all(any(map(str.isalnum, x)) and x == x.strip() for page in pages for x in page.sentences)
+
+
+def documents_of(text: str) -> list[list[str]]:
+    return [page.sentences for page in read(text, "text") if page.sentences]
+
+
+def test_documents_of_text() -> None:
+    assert documents_of("a\nb\n\nc\n\n\nd") == [["a", "b"], ["c"], ["d"]]
+    assert documents_of("a\nb\n<d>\nc\n\nd\n<d>\n") == [["a", "b"], ["c", "d"]]
+    assert documents_of("\ufeff a\r\n***\r\n  b\x0c\r\n") == [["a", "b"]]
+    assert documents_of("") == []
+    assert len(read("", "text")) > 0  # an empty file is written, too
+
+
+def test_a_file_without_an_end_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "LONGEST_PAGE", 3)
+    assert documents_of("a\nb\nc\nd\n") == [["a", "b", "c"], ["d"]]
+    monkeypatch.undo()
+    many = (b"line\n" for _ in range(3 * formats.LONGEST_PAGE))
+    pages = read_pages(decoded_lines(many, "x"), "text", "x", None, "de")
+    assert len(next(pages).sentences) == formats.LONGEST_PAGE
+
+
+def test_jsonl() -> None:
+    text = '\ufeff{"id": 7, "en": ["a", "", "b\\n\u2028"], "note": {"x": "ü"}}\r\n\r\n{"en": [], "de": ["old"]}'
+    pages = read(text, "jsonl", "en")
+    assert [page.sentences for page in pages if page.sentences] == [["a", "", "b\n\u2028"]]
+    found = "".join(page.render([x.upper() for x in page.sentences]) for page in pages)
+    lines = found.removeprefix("\ufeff").split("\r\n")
+    assert found.startswith("\ufeff{")
+    assert lines[1] == ""
+    assert json.loads(lines[0]) == {
+        "id": 7, "en": ["a", "", "b\n\u2028"], "note": {"x": "ü"}, "de": ["A", "", "B\n\u2028"]
+    }  # fmt: skip
+    assert "ü" in lines[0]
+    assert json.loads(lines[2]) == {"en": [], "de": []}
+    assert read('{"id": "1", "fr": ["x"], "de": ["y"]}', "jsonl")[0].sentences == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("line", "source", "words"),
+    [
+        ('{"en": ["a"]}\n{', "en", "x, line 2: not JSON"),
+        ("[1]", "en", "x, line 1: takes an object"),
+        ('{"fr": ["a"], "n": 3}', "en", "takes a list of sentences as 'en', has fr"),
+        ('{"en": "a"}', "en", "takes a list of sentences as 'en', has none"),
+        ('{"en": ["a", 1]}', "en", "has none"),
+        ('{"en": ["a"], "fr": ["b"]}', None, "has en, fr of sentences: say which with --source"),
+        ('{"de": ["a"]}', None, "has no list of sentences"),
+        ('{"en": ["\\ud83d"]}', "en", "x, line 1: not Unicode text"),
+    ],
+)
+def test_wrong_jsonl(line: str, source: str | None, words: str) -> None:
+    with pytest.raises(DataError, match=words):
+        read(line, "jsonl", source)
+
+
+def test_not_utf8() -> None:
+    with pytest.raises(DataError, match=r"^y\.txt, line 2: not UTF-8, byte 8 of the file$"):
+        list(decoded_lines(io.BytesIO("äbc\n".encode() + b"zz\xff\xfe\n"), "y.txt"))
+
+
+def test_format_of() -> None:
+    names = {"a.md": "markdown", "a.MARKDOWN": "markdown", "a.jsonl.gz": "jsonl", "a.txt": "text", "a": "text"}
+    assert {name: format_of(Path(name), "auto") for name in names} == names
+    assert format_of(None, "auto") == "text"
+    assert format_of(Path("a.txt"), "markdown") == "markdown"
+    with pytest.raises(DataError, match="format takes auto, text, markdown, jsonl, got 'html'"):
+        format_of(None, "html")

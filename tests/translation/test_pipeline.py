@@ -1,0 +1,39 @@
+from pathlib import Path
+
+import pytest
+
+from reluformer.data.files import DataError
+from reluformer.translation.outputs import STANDARD, Job
+from reluformer.translation.pipeline import Reader, translate_jobs
+from reluformer.translation.translator import Translator
+from tests.translation.stubs import Copier
+
+
+def jobs_in(folder: Path, **texts: bytes) -> list[Job]:
+    for name, text in texts.items():
+        (folder / name).write_bytes(text)
+    return [Job(folder / name, folder / f"{name}.out") for name in texts]
+
+
+def test_count_reads_everything_that_can_be_read_twice(tmp_path: Path) -> None:
+    reader = Reader("text", None, "de")
+    jobs = jobs_in(tmp_path, a=b"x\n\ny\n***\n", b=b"z")
+    assert reader.count(jobs) == 3
+    assert reader.count([*jobs, Job(STANDARD, STANDARD)]) is None
+    with pytest.raises(DataError, match="c, line 1: not UTF-8"):
+        reader.count([*jobs_in(tmp_path, c=b"\xff"), Job(STANDARD, STANDARD)])
+
+
+def test_files_before_a_failure_stay_and_windows_know_their_file(tmp_path: Path, tokenizer) -> None:
+    seen, done = [], []
+    jobs = jobs_in(tmp_path, a=b"x\n\ny\n", b=b"z\n" * 9)
+    jobs.append(Job(jobs[0].input, Path("/dev/full")))
+    translator = Translator(Copier(), tokenizer, length=16, cost=1)
+    collect = lambda job, window: seen.append((job.input.name, len(window.source)))  # noqa: E731
+    with pytest.raises(DataError, match="cannot write /dev/full"):
+        translate_jobs(translator, jobs, Reader("text", None, "de"), done.append, collect)
+    assert (tmp_path / "a.out").read_bytes() == b"x\n\ny\n"
+    assert (tmp_path / "b.out").read_bytes() == b"z\n" * 9
+    assert {name for name, _ in seen} == {"a", "b"}
+    assert sum(name == "a" for name, _ in seen) == 4  # two documents, twice
+    assert sum(done) == 13
