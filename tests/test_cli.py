@@ -11,7 +11,10 @@ import reluformer
 from reluformer.cli import main
 
 REFUSED = {
-    "unknown command": (["fly"], "reluformer: No such command 'fly'. It takes bench, data, demo, evaluate, inspect, train, translate."),
+    "unknown command": (
+        ["fly"],
+        "reluformer: No such command 'fly'. It takes bench, data, demo, evaluate, inspect, train, translate.",
+    ),
     "unknown benchmark": (["bench", "sort"], "reluformer bench: No such command 'sort'. It takes attention, decode"),
     "unknown option": (["bench", "attention", "--fast"], "reluformer bench attention: No such option: --fast"),
     "unknown device": (["bench", "attention", "--device", "tpu"], "--device: takes auto, cpu or cuda, got 'tpu'"),

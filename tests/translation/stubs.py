@@ -21,7 +21,7 @@ class Copier(nn.Module):
         super().__init__()
         self.write, self.most = write, most
         self.config = SimpleNamespace(positions="sinusoidal", max_position_embeddings=64, decoder_start_token_id=BOS_ID)
-        self.device = torch.device("cpu")
+        self.device, self.dtype = torch.device("cpu"), torch.float32
         self.calls: list[list[list[int]]] = []
 
     def generate(self, input_ids, attention_mask, **options):

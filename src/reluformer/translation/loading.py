@@ -64,7 +64,7 @@ def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
     if device.type == "cuda":
         native = torch.cuda.is_bf16_supported(including_emulation=False)
     else:
-        about = getattr(torch.cpu, "get_capabilities", dict)()
+        about: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
         native = bool(about.get("avx512_bf16") or about.get("amx_bf16"))
     return torch.bfloat16 if precision == "bf16" or (precision == "auto" and native) else torch.float32
 
