@@ -19,8 +19,11 @@ REFUSED = {
     "unknown option": (["bench", "attention", "--fast"], "reluformer bench attention: No such option: --fast"),
     "unknown device": (["bench", "attention", "--device", "tpu"], "--device: takes auto, cpu or cuda, got 'tpu'"),
     "unknown dtype": (["bench", "memory", "--dtype", "int8"], "--dtype: takes float16, bfloat16, float32, got 'int8'"),
-    "lengths not numbers": (["bench", "attention", "--lengths", "1k"], "--lengths: takes positive integers and commas"),
-    "length zero": (["bench", "memory", "--lengths", "16,0"], "--lengths: takes positive integers and commas"),
+    "lengths not numbers": (
+        ["bench", "attention", "--lengths", "1k"],
+        "--lengths: takes integers from 1 on and commas",
+    ),
+    "length zero": (["bench", "memory", "--lengths", "16,0"], "--lengths: takes integers from 1 on and commas"),
     "no such causality": (["bench", "attention", "--causal", "maybe"], "--causal: takes both, yes or no, got 'maybe'"),
     "tokens not a number": (["bench", "attention", "--tokens", "many"], "--tokens"),
     "heads without a slash": (["bench", "decode", "--heads", "8x64"], "--heads: takes e.g. 32/8x128,16/16x64"),

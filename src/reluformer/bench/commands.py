@@ -182,6 +182,51 @@ def generation(
     _race_models("generation", size, sizes, sequences or (2 if quick else 32), where, dtype, out, quick, beams)
 
 
+@bench.command()
+def trainers(
+    data: Annotated[Path, typer.Option(help="folder that reluformer data prepare wrote")],
+    lengths: Lengths = None,
+    size: Size = "small",
+    cost: Annotated[int | None, typer.Option(min=1, help="of a batch, as in a recipe")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="updates that are timed")] = 60,
+    out: Out = None,
+    quick: Quick = False,
+) -> None:
+    """Training runs on real data: ours and its twin, and a stock Marian with Hugging Face's own trainer."""
+    import tempfile
+
+    from reluformer.bench import trainers
+    from reluformer.data.files import DataError
+
+    where = _device("auto")
+    gpu = where.type == "cuda"
+    report = _Report("trainers", where, out)
+    rows: list[trainers.Row] = []
+    steps, warmup = (2, 1) if quick else (steps, 40 if gpu else 3)  # lengths vary: compiling takes several steps
+    for length in _numbers("--lengths", lengths, [0] if quick else [0, 1024], least=0):
+        budget = cost or (131072 if gpu else 512 if quick else 2048)
+        run = trainers.Run(str(data), "tiny" if quick else size, length, budget, steps + warmup, warmup, gpu)
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                rows += trainers.race(run, Path(folder))
+            except DataError as error:
+                raise typer.BadParameter(str(error), param_hint="--data") from None
+        report.keep(rows)
+    cells = [
+        (
+            r.name,
+            str(r.run.length or "sentence"),
+            *map(tables.number, (r.tokens_per_step, r.tokens_per_s)),
+            "n/a" if r.busy is None else f"{r.busy:.0%}",
+            tables.number(r.vs_marian),
+        )
+        for r in rows
+    ]
+    columns = ["", "length", "tokens/step", "tokens/s", "GPU busy", "against Marian"]
+    report.console.print(tables.plain_table(f"trainers, {rows[0].run.size}, {data.name}", columns, cells))
+    report.finish(rows)
+
+
 def _race_models(
     kind: str,
     size: str,
@@ -281,12 +326,12 @@ def _dtype(name: str | None, device: torch.device) -> str:
     return name
 
 
-def _numbers(option: str, text: str | None, default: list[int]) -> list[int]:
+def _numbers(option: str, text: str | None, default: list[int], least: int = 1) -> list[int]:
     if text is None:
         return default
     parts = text.split(",")
-    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise typer.BadParameter(f"takes positive integers and commas, got {text!r}", param_hint=option)
+    if not all(part.strip().isdecimal() and int(part) >= least for part in parts):
+        raise typer.BadParameter(f"takes integers from {least} on and commas, got {text!r}", param_hint=option)
     return [int(part) for part in parts]
 
 

@@ -114,6 +114,23 @@ def plot_generation(path: Path, rows: Sequence[Any], caption: str) -> None:
     _plot_models(path, rows, caption, f"Generation, {beams} beams" if beams > 1 else "Greedy generation")
 
 
+def plot_trainers(path: Path, rows: Sequence[Any], caption: str) -> None:
+    """Tokens per second of whole training runs, by length, a bar per trainer."""
+    plt = _pyplot()
+    lengths, names = (list(dict.fromkeys(x)) for x in ([r.run.length for r in rows], [r.name for r in rows]))
+    figure, axes = plt.subplots(figsize=(6.5, 3.8))
+    width = 0.84 / len(names)
+    for i, name in enumerate(names):
+        heights = [next(r.tokens_per_s for r in rows if (r.name, r.run.length) == (name, n)) / 1000 for n in lengths]
+        places = [j + (i - (len(names) - 1) / 2) * width for j in range(len(lengths))]
+        axes.bar(places, heights, width * 0.92, color=COLOURS.get(name), label=name)
+    axes.set_xticks(range(len(lengths)), [str(n or "sentences") for n in lengths])
+    axes.tick_params(length=0)
+    axes.set_xlabel("length")
+    axes.set_ylabel("thousand target tokens/s")
+    _finish(figure, path, f"Training on {Path(rows[0].run.data).name}, {rows[0].run.size}", caption, axes, 3)
+
+
 def plot_decode(path: Path, rows: Sequence[decode.Row], caption: str) -> None:
     """Bytes per second of each contestant, a group per cache."""
     plt = _pyplot()

@@ -62,11 +62,12 @@ def models(load: Load) -> dict[str, Callable[[], nn.Module]]:
         RELU: ours("reluformer"),
         REGULARISED: ours("reluformer", regulariser=REGULARISER),
         TWIN: ours("transformer"),
-        MARIAN: lambda: _marian(load),
+        MARIAN: lambda: marian(load),
     }
 
 
-def _marian(load: Load) -> nn.Module:
+def marian(load: Load) -> nn.Module:
+    """A stock Marian of the twin's size."""
     from transformers import MarianConfig, MarianMTModel
 
     twin = ReLUFormerConfig.preset(f"transformer-{load.size}")

@@ -2,6 +2,7 @@
 
 import difflib
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from accelerate import PartialState  # type: ignore[import-untyped]
 from safetensors import SafetensorError
-from transformers import PrinterCallback, TrainerState, set_seed
+from transformers import PrinterCallback, TrainerCallback, TrainerState, set_seed
 from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.utils import logging
 
@@ -48,8 +49,8 @@ class Outcome:
     best: Path | None = None
 
 
-def train(recipe: Recipe) -> Outcome:
-    """Train by a recipe, from its folder's last checkpoint if it has one."""
+def train(recipe: Recipe, callbacks: Sequence[TrainerCallback] = ()) -> Outcome:
+    """Train by a recipe, from its folder's last checkpoint if it has one; callbacks of transformers may look on."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     manifest = read_manifest(recipe.data)
@@ -92,7 +93,7 @@ def train(recipe: Recipe) -> Outcome:
             _calibrate(trainer)
         if recipe.compile and arguments.device.type == "cuda":
             trainer.model.compile_layers()  # type: ignore[union-attr,operator]
-        if _watched(trainer, last):
+        if _watched(trainer, last, callbacks):
             return Outcome(trainer.state.global_step, None)
         state = trainer.state
     if process.is_main_process:
@@ -128,12 +129,12 @@ def _calibrate(trainer: TranslationTrainer) -> None:
     calibrate(model, **{name: x.to(model.device) for name, x in batch.items()}, use_cache=False)
 
 
-def _watched(trainer: TranslationTrainer, last: Path | None) -> bool:
+def _watched(trainer: TranslationTrainer, last: Path | None, callbacks: Sequence[TrainerCallback]) -> bool:
     """Train, and show it; returns whether a signal ended it."""
     out = Path(trainer.recipe.out)
     stop, progress = StopOnSignal(trainer.accelerator), ProgressBar()
     trainer.remove_callback(PrinterCallback)
-    for callback in (stop, CurveFile(out / "log.jsonl"), progress):
+    for callback in (stop, CurveFile(out / "log.jsonl"), progress, *callbacks):
         trainer.add_callback(callback)
     if trainer.is_world_process_zero():
         from torch.utils.tensorboard import SummaryWriter

@@ -1,0 +1,189 @@
+"""``reluformer bench trainers``: whole training runs on real data, ours and a stock Marian with the stock trainer."""
+
+import subprocess
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
+
+from reluformer.bench.models import MARIAN, REGULARISED, REGULARISER, TWIN, Load, marian
+from reluformer.data.dataset import PackedDataset, read_manifest
+from reluformer.data.tokenizer import PAD_ID
+from reluformer.training.arguments import uses_gpu
+from reluformer.training.batching import CostBatches
+from reluformer.training.collate import Collator
+from reluformer.training.loading import longer_sides
+from reluformer.training.recipe import Batches, Checkpoints, Optimiser, Recipe, Stage
+from reluformer.training.run import MULTIPLE, model_config, train
+
+QUADRATIC = (
+    8192  # with fused kernels attention is half of a small model there, see benchmarks/results/training-h200.csv
+)
+SAMPLE_MS = 100  # between two looks at the GPU
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is trained, and on what: ``length`` is the one that the data were packed to, 0 for sentences."""
+
+    data: str
+    size: str
+    length: int
+    cost: int
+    steps: int
+    warmup: int
+    compile: bool
+
+
+@dataclass
+class Row:
+    """How fast one trainer was, of target tokens that are no padding, after its warm-up."""
+
+    run: Run
+    name: str
+    tokens_per_s: float
+    tokens_per_step: float
+    busy: float | None  # share of the time in which the GPU was at work
+    vs_marian: float | None = None
+
+    def record(self) -> dict[str, object]:
+        """The row for a CSV file."""
+        names = ("tokens_per_s", "tokens_per_step", "busy", "vs_marian")
+        about = {**asdict(self.run), "data": Path(self.run.data).name}
+        return about | {"trainer": self.name} | {name: getattr(self, name) for name in names}
+
+
+def race(run: Run, out: Path) -> list[Row]:
+    """Train everybody for as many steps, on as many tokens a step or so; what they write goes to ``out``."""
+    rows = [_ours(run, REGULARISED, out), _ours(run, TWIN, out), _stock(run, out)]
+    for row in rows:
+        row.vs_marian = row.tokens_per_s / rows[-1].tokens_per_s
+    return rows
+
+
+def _recipe(run: Run, name: str, out: Path) -> Recipe:
+    relu = name == REGULARISED
+    preset = f"{'reluformer' if relu else 'transformer'}-{run.size}"
+    return Recipe(
+        data=run.data,
+        out=str(out / name.replace(", ", "-").replace(" ", "-")),
+        stages=(Stage(run.length, run.steps),),
+        model={"preset": preset, "dropout": 0.1, "regulariser": REGULARISER if relu else {}},
+        optimiser=Optimiser(lr=3e-4, warmup=100),
+        batches=Batches(cost=run.cost, quadratic=QUADRATIC),
+        checkpoints=Checkpoints(every=10 * run.steps, keep=1, average=1),
+        regulariser_warmup=0,
+        compile=run.compile,
+    )
+
+
+def _ours(run: Run, name: str, out: Path) -> Row:
+    meter = Meter(run.warmup)
+    train(_recipe(run, name, out), [meter])
+    return meter.row(run, name)
+
+
+def _stock(run: Run, out: Path) -> Row:
+    """Marian as Hugging Face's examples train it: batches of a number of examples, of like length, in bf16."""
+    examples = PackedDataset(run.data, "train", run.length)
+    batches = CostBatches(longer_sides(examples), run.cost, QUADRATIC)
+    vocabulary = model_config(_recipe(run, TWIN, out), read_manifest(run.data)["vocabulary"]).vocab_size
+    longest = int(longer_sides(examples).max())
+    model = marian(Load(run.size, longest, 0, vocabulary, ""))
+    on_gpu, meter = uses_gpu(), Meter(run.warmup)
+    arguments = Seq2SeqTrainingArguments(
+        output_dir=str(out / "marian"),
+        use_cpu=not on_gpu,
+        bf16=on_gpu,
+        per_device_train_batch_size=max(1, round(len(examples) / len(batches))),  # as many as ours have
+        train_sampling_strategy="group_by_length",
+        max_steps=run.steps,
+        learning_rate=3e-4,
+        warmup_steps=100,
+        label_smoothing_factor=0.1,
+        optim="adamw_torch_fused" if on_gpu else "adamw_torch",
+        dataloader_num_workers=4 if on_gpu else 0,
+        save_strategy="no",
+        logging_steps=50,
+        report_to="none",
+        disable_tqdm=True,
+    )
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    collator = Collator(MULTIPLE if on_gpu else 1)
+    Seq2SeqTrainer(model, arguments, collator, examples, callbacks=[meter]).train()
+    return meter.row(run, MARIAN)
+
+
+class Meter(TrainerCallback):
+    """Counts target tokens and time from a step on, and looks at the GPU; does not make the host wait for it."""
+
+    def __init__(self, warmup: int) -> None:
+        self.warmup = warmup
+        self.tokens: Any = 0
+        self.seconds = 0.0
+        self.gpu = _Busy()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        """Listen to the model."""
+        self.hook = model.register_forward_pre_hook(self._count, with_kwargs=True)
+
+    def _count(self, model: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        if self.seconds < 0:  # the clock runs
+            ids = kwargs["decoder_input_ids"]  # <s> and the target but for its last token, unless there is padding
+            self.tokens += (ids != PAD_ID).sum() - (ids[:, -1] == PAD_ID).sum()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Begin when it is warm, and end."""
+        if state.global_step == self.warmup:
+            self._wait()
+            self.seconds = -time.perf_counter()
+            self.gpu.start()
+        elif state.global_step == state.max_steps:  # what follows is no training
+            self._wait()
+            self.seconds += time.perf_counter()
+            self.busy = self.gpu.stop()
+            self.hook.remove()
+
+    def row(self, run: Run, name: str) -> Row:
+        """What was measured."""
+        return Row(
+            run, name, float(self.tokens) / self.seconds, float(self.tokens) / (run.steps - run.warmup), self.busy
+        )
+
+    @staticmethod
+    def _wait() -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+
+class _Busy:
+    """Asks nvidia-smi again and again for the share of time in which a kernel ran."""
+
+    def start(self) -> None:
+        self.found: list[float] = []
+        command = ["nvidia-smi", "-i", "0", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
+        self.process: Any = None
+        if torch.cuda.is_available():
+            try:
+                self.process = subprocess.Popen([*command, "-lms", str(SAMPLE_MS)], stdout=subprocess.PIPE, text=True)
+            except OSError:
+                return
+            self.thread = threading.Thread(target=self._read, daemon=True)
+            self.thread.start()
+
+    def _read(self) -> None:
+        for line in self.process.stdout:
+            if line.strip().isdecimal():
+                self.found.append(int(line) / 100)
+
+    def stop(self) -> float | None:
+        """The mean, or None where there is nobody to ask."""
+        if self.process is None:
+            return None
+        self.process.terminate()
+        self.thread.join()
+        return sum(self.found) / len(self.found) if self.found else None
