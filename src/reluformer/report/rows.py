@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from reluformer.memory.lookup import weights_of
+from reluformer.memory.lookup import up_to, weights_of
 from reluformer.ops.statistics import entropy_from_sums, row_sums
 from reluformer.ops.visibility import UNBOUNDED, Band, band_mask
 
@@ -48,6 +48,8 @@ def _visible(lookup: Mapping[str, Any], sequences: slice, rows: slice) -> Tensor
         visible = visible & key_mask[sequences, None, None, :]
     if attn_mask is not None:
         visible = visible & (attn_mask if attn_mask.shape[0] == 1 else attn_mask[sequences])[:, :, rows]
+    if lookup.get("limit") is not None:
+        visible = visible & up_to(lookup["limit"][rows], k.shape[2])
     return visible
 
 
