@@ -183,6 +183,31 @@ def generation(
 
 
 @bench.command()
+def data(
+    inputs: Annotated[list[str], typer.Argument(help="as reluformer data prepare takes them")],
+    languages: Annotated[str, typer.Option(help="source and target, e.g. en-de")],
+    lengths: Annotated[str, typer.Option(help="tokens to pack to, 0 for sentences")] = "0,512,1024",
+    out: Out = None,
+) -> None:
+    """Preparing a corpus: seconds, pairs per second, memory."""
+    import tempfile
+
+    from reluformer.bench import preparation
+    from reluformer.data.files import DataError
+
+    report = _Report("data", torch.device("cpu"), out)
+    with tempfile.TemporaryDirectory() as folder, report.console.status("preparing"):
+        try:
+            row = preparation.measure(inputs, languages, ["--lengths", lengths], Path(folder) / "data")
+        except DataError as error:
+            raise typer.BadParameter(" ".join(str(error).split()), param_hint="INPUTS") from None
+    cells = [(row.inputs, f"{row.pairs:,}", *map(tables.number, (row.seconds, row.pairs_per_s, row.peak_mib)))]
+    columns = ["inputs", "pairs", "seconds", "pairs/s", "peak MiB"]
+    report.console.print(tables.plain_table("data preparation", columns, cells))
+    report.finish([row], figure=False)
+
+
+@bench.command()
 def trainers(
     data: Annotated[Path, typer.Option(help="folder that reluformer data prepare wrote")],
     lengths: Lengths = None,
@@ -297,17 +322,18 @@ class _Report:
         if self.out is not None:
             files.write_csv(self.out / f"{self.stem}.csv", [r.record() for r in rows], self.place)
 
-    def finish(self, rows: list[Any]) -> None:
+    def finish(self, rows: list[Any], figure: bool = True) -> None:
         caption = machine.one_line(self.place)
         self.console.print(caption, style="dim", highlight=False)
         if self.out is None:
-            self.console.print("Not kept; --out DIR writes CSV and PNG files.", style="dim")
+            self.console.print(f"Not kept; --out DIR writes CSV{' and PNG' * figure} files.", style="dim")
             return
-        from reluformer.bench import figures
-
         self.keep(rows)
-        getattr(figures, f"plot_{self.name}")(self.out / f"{self.stem}.png", rows, caption)
-        self.console.print(f"Kept: {self.out / self.stem}.csv, .png", highlight=False)
+        if figure:
+            from reluformer.bench import figures
+
+            getattr(figures, f"plot_{self.name}")(self.out / f"{self.stem}.png", rows, caption)
+        self.console.print(f"Kept: {self.out / self.stem}.csv{', .png' * figure}", highlight=False)
 
 
 def _device(name: str) -> torch.device:
