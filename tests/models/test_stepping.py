@@ -80,11 +80,29 @@ def test_who_chooses_a_cache_gets_it(chosen, recorded):
     assert len(recorded) == 1
 
 
+def test_a_cache_can_be_looked_at_and_gone_on_with():
+    """What ``generate`` returns is a cache like others: keys of all tokens but the last, and room for the next."""
+    model, inputs = make(), batch()
+    out = model.generate(**inputs, max_new_tokens=4, min_new_tokens=4, return_dict_in_generate=True)
+    cache = out.past_key_values
+    assert isinstance(cache, StepCache)
+    assert cache.get_seq_length() == 4
+    assert cache.self_attention_cache.layers[0].keys.shape[2] == 4
+    with torch.no_grad():
+        more = model(**inputs, decoder_input_ids=out.sequences[:, -1:], past_key_values=cache).logits
+        whole = model(**inputs, decoder_input_ids=out.sequences).logits[:, -1:]
+    torch.testing.assert_close(more, whole, atol=1e-4, rtol=1e-4)
+    with pytest.raises(NotImplementedError, match="cannot be cropped"):
+        cache.crop(1)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 @pytest.mark.parametrize("options", BEAMS, ids=str)
 @pytest.mark.parametrize("fields", VARIANTS, ids=str)
 def test_computes_the_same_on_a_gpu(fields, options, monkeypatch):
+    if fields.get("activation") in ("sparsemax", "entmax15"):
+        pytest.importorskip("entmax")
     model, inputs = make(**fields).cuda(), {name: x.cuda() for name, x in batch().items()}
     steps, step = [], StepCache.step
     monkeypatch.setattr(StepCache, "step", lambda *args: steps.append(1) or step(*args))

@@ -87,6 +87,8 @@ class _Store:
 class StoredLayer(DynamicLayer):
     """What one layer sees of the store."""
 
+    is_croppable = False
+
     def __init__(self, store: _Store, index: int) -> None:
         self.store, self.index = store, index
         super().__init__()
@@ -107,6 +109,10 @@ class StoredLayer(DynamicLayer):
     def get_seq_length(self) -> Any:
         """How many tokens there are: on the device while a step is recorded, since that goes on counting."""
         return self.store.position if self.store.recording else self.store.seen
+
+    def crop(self, *_: Any, **__: Any) -> None:
+        """Nothing takes tokens back in the ways of decoding that use this cache."""
+        raise NotImplementedError("a StepCache cannot be cropped: give generate() a DynamicCache")
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Follow the beams, all layers at once."""
