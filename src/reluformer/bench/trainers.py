@@ -93,8 +93,7 @@ def _stock(run: Run, out: Path) -> Row:
     batches = CostBatches(longer_sides(examples), run.cost, QUADRATIC)
     vocabulary = model_config(_recipe(run, TWIN, out), read_manifest(run.data)["vocabulary"]).vocab_size
     longest = int(longer_sides(examples).max())
-    model = marian(Load(run.size, longest, 0, vocabulary, ""))
-    on_gpu, meter = uses_gpu(), Meter(run.warmup)
+    on_gpu = uses_gpu()
     arguments = Seq2SeqTrainingArguments(
         output_dir=str(out / "marian"),
         use_cpu=not on_gpu,
@@ -114,8 +113,20 @@ def _stock(run: Run, out: Path) -> Row:
     )
     arguments._n_gpu = min(arguments.n_gpu, 1)
     collator = Collator(MULTIPLE if on_gpu else 1)
-    Seq2SeqTrainer(model, arguments, collator, examples, callbacks=[meter]).train()
-    return meter.row(run, MARIAN)
+
+    def trained() -> Row:
+        meter, model = Meter(run.warmup), marian(Load(run.size, longest, 0, vocabulary, ""))
+        Seq2SeqTrainer(model, arguments, collator, examples, callbacks=[meter]).train()
+        return meter.row(run, MARIAN)
+
+    try:
+        return trained()
+    except RuntimeError:  # cuDNN's attention takes masks, but has failed backwards with them: the next fastest, then
+        torch.backends.cuda.enable_cudnn_sdp(False)
+        try:
+            return trained()
+        finally:
+            torch.backends.cuda.enable_cudnn_sdp(True)
 
 
 class Meter(TrainerCallback):

@@ -5,9 +5,12 @@
 ReLU runs on the fused operator, softmax on PyTorch's own; the rest of the family is written out.
 """
 
+from contextlib import nullcontext
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from reluformer.memory.activations import FUSED, weigh
 from reluformer.memory.settings import MemorySettings
@@ -16,6 +19,7 @@ from reluformer.ops.attention import Backend, ReturnStats
 from reluformer.ops.statistics import entropy_from_sums, row_sums
 from reluformer.ops.visibility import UNBOUNDED, Band, band_mask, count_visible
 
+MASKED = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # cuDNN takes masks too, and has failed backwards with them
 FEW = 16  # queries whose weights are written out: beams that look into one source
 
 
@@ -181,7 +185,8 @@ def _softmax(
     # A row that sees nothing is NaN in some of PyTorch's kernels: let it see everything, then take it away.
     some = visible.any(-1, keepdim=True)
     mask = (visible | ~some).expand(q.shape[0], -1, n, m)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=grouped)
+    with sdpa_kernel(MASKED) if q.is_cuda else nullcontext():
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=grouped)
     return out.masked_fill(~some, 0.0)
 
 
