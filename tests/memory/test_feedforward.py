@@ -4,6 +4,7 @@ from torch import nn
 
 from reluformer.memory import KeyValueMemory, MemorySettings
 from reluformer.memory.activations import ACTIVATIONS
+from reluformer.memory.settings import SIGNED
 
 FFN = MemorySettings(alpha=0.0, gamma="none", bias=0.0, slots=48)
 
@@ -25,12 +26,22 @@ def test_softmax_with_a_layer_norm():
     assert memory.keys.bias is None
 
 
-@pytest.mark.parametrize("norm", ["none", "layer", "gated"])
+@pytest.mark.parametrize("norm", ["none", "mass", "layer", "gated"])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_every_kind_learns(activation, norm):
+    if norm == "mass" and activation in SIGNED:
+        pytest.skip("weights that may be negative have no mass to divide by")
     memory = KeyValueMemory(16, MemorySettings(activation, norm=norm, bias=0.1, slots=24))
     memory(torch.randn(5, 16)).square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in memory.parameters())
+
+
+def test_mass_makes_distributions():
+    memory = KeyValueMemory(16, MemorySettings(norm="mass", bias=0.1, slots=24))
+    x = torch.randn(5, 16)
+    scores = torch.relu(memory.keys(x))
+    torch.testing.assert_close(memory.weights(x), scores / scores.sum(-1, keepdim=True))
+    assert memory.gamma() is None  # it would cancel
 
 
 def test_divided_by_gamma_and_the_slots():

@@ -6,6 +6,9 @@ import torch
 from reluformer.memory import MemorySettings
 from reluformer.memory.activations import ACTIVATIONS
 from reluformer.memory.lookup import lookup, weights_of
+from reluformer.memory.settings import SIGNED
+
+SIGNED_MASS = {(x, "mass") for x in SIGNED}
 
 
 def case(hk=2, n=9, m=13):
@@ -25,11 +28,14 @@ MASKS = {
 
 
 @pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS.keys())
-@pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_sums_values_by_the_weights(activation, masks):
+@pytest.mark.parametrize(
+    ("activation", "norm"),
+    [(x, norm) for x in ACTIVATIONS for norm in ("none", "mass") if (x, norm) not in SIGNED_MASS],
+)
+def test_sums_values_by_the_weights(activation, norm, masks):
     q, k, v = case()
     bias = None if activation == "softmax" else torch.randn(4, dtype=torch.float64)
-    settings = MemorySettings(activation, alpha=0.5)
+    settings = MemorySettings(activation, alpha=0.5, norm=norm)
     options = {"gamma": torch.rand(4, dtype=torch.float64) + 0.5, "bias": bias, **masks}
     out, none = lookup(q, k, v, settings, **options)
     again, stats = lookup(q, k, v, settings, **options, return_stats=True)
@@ -38,6 +44,35 @@ def test_sums_values_by_the_weights(activation, masks):
     torch.testing.assert_close(out, weights @ v.repeat_interleave(2, dim=1))
     torch.testing.assert_close(again, out)
     torch.testing.assert_close(stats.mass, weights.sum(-1))
+
+
+@pytest.mark.parametrize("n", [1, 9])
+@pytest.mark.parametrize("activation", ["relu", "relu_squared", "sigmoid", "softplus", "softmax"])
+def test_mass_makes_distributions_whatever_the_scale(activation, n):
+    q, k, v = case(n=n)
+    q.requires_grad_()
+    settings = MemorySettings(activation, norm="mass")
+    gamma = torch.full((4,), 3.0, dtype=torch.float64, requires_grad=True)
+    out, _ = lookup(q, k, v, settings, gamma=gamma)
+    torch.testing.assert_close(out, lookup(q, k, v, settings)[0])
+    weights = weights_of(q, k, settings)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 4, n, dtype=torch.float64))
+    ones, _ = lookup(q, k, torch.ones_like(v), settings)
+    torch.testing.assert_close(ones, torch.ones_like(ones))
+    (slope,) = torch.autograd.grad(ones.sum(), q)  # a mean of ones is one
+    torch.testing.assert_close(slope, torch.zeros_like(slope), atol=1e-12, rtol=0)
+    with torch.no_grad():  # the way of decoding
+        torch.testing.assert_close(lookup(q, k, v, settings, gamma=gamma)[0], out)
+
+
+def test_a_dead_row_over_its_mass_is_zero_with_a_gradient():
+    q, k, v = case(hk=4)
+    q, k = -q.abs().requires_grad_(), k.abs()
+    out, stats = lookup(q, k, v, MemorySettings(norm="mass"), return_stats=True)
+    assert (out == 0).all()
+    assert (stats.mass == 0).all()
+    (slope,) = torch.autograd.grad(out.sum(), q)
+    assert slope.isfinite().all()
 
 
 def test_softmax_is_pytorch_s_own():

@@ -49,6 +49,7 @@ VARIANTS = [
     {"positions": "learned", "key_heads": 2},
     {"decoder_self": {"slots": 5, "bias": 0.3}, "encoder_self": {"slots": 3}, "ffn": {"slots": 0}},
     {"cross": {"norm": "gated", "query_key_norm": True}, "ffn": {"norm": "layer"}},
+    {site: {"norm": "mass", "bias": 1.0} for site in ("encoder_self", "decoder_self", "cross", "ffn")},
 ]
 
 

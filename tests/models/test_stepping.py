@@ -45,7 +45,7 @@ def assert_same(first, second, tolerance=1e-4):
 
 
 @pytest.mark.parametrize("options", BEAMS, ids=str)
-@pytest.mark.parametrize("fields", [{}, {"activation": "softmax"}, *VARIANTS[-4:]], ids=str)
+@pytest.mark.parametrize("fields", [{}, {"activation": "softmax"}, *VARIANTS[-5:]], ids=str)
 def test_computes_the_same(fields, options, recorded):
     model, inputs = make(**fields), batch()
     expected = generate(model, inputs, **options)

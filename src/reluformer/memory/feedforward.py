@@ -8,6 +8,7 @@ from reluformer.memory.activations import NORMALISED, weigh
 from reluformer.memory.norms import output_norm
 from reluformer.memory.scale import Gamma
 from reluformer.memory.settings import MemorySettings
+from reluformer.ops.statistics import TINY
 
 
 class KeyValueMemory(nn.Module):
@@ -44,6 +45,8 @@ class KeyValueMemory(nn.Module):
         if settings.activation in NORMALISED and settings.temperature != 1:
             scores = scores / settings.temperature
         weights = weigh(scores, settings.activation, float(settings.slots))
+        if settings.norm == "mass":
+            return weights / weights.sum(-1, keepdim=True).clamp_min(TINY)
         gamma = self.gamma()
         divisor = (settings.slots / 2) ** settings.alpha
         if gamma is not None:

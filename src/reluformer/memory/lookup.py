@@ -16,7 +16,7 @@ from reluformer.memory.activations import FUSED, weigh
 from reluformer.memory.settings import MemorySettings
 from reluformer.ops import AttentionStats, relu_attention
 from reluformer.ops.attention import Backend, ReturnStats
-from reluformer.ops.statistics import entropy_from_sums, row_sums
+from reluformer.ops.statistics import TINY, entropy_from_sums, row_sums
 from reluformer.ops.visibility import UNBOUNDED, Band, band_mask, count_visible
 
 MASKED = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # cuDNN takes masks too, and has failed backwards with them
@@ -58,14 +58,20 @@ def lookup(
     if settings.activation in FUSED:
         if few_rows:
             return _few_rows(q, k, v, settings, gamma, bias, scale, key_mask, attn_mask, limit), None
+        by_mass = settings.norm == "mass"
         result = relu_attention(
             q, k, v, gamma=gamma, alpha=settings.alpha, power=FUSED[settings.activation], bias=bias, scale=scale,
-            causal=causal, key_padding_mask=key_mask, attn_mask=attn_mask, return_stats=return_stats, backend=backend,
+            causal=causal, key_padding_mask=key_mask, attn_mask=attn_mask, backend=backend,
+            return_stats=return_stats or ("mass_entropy" if by_mass else False),
         )  # fmt: skip
-        return result if isinstance(result, tuple) else (result, None)
+        out, stats = result if isinstance(result, tuple) else (result, None)
+        if by_mass:
+            assert stats is not None
+            out, stats = _over_mass(out, stats.mass), stats._replace(mass=(stats.mass > TINY).to(stats.mass))
+        return out, stats if return_stats else None
     if settings.activation == "softmax" and not return_stats:
         out = _softmax(q, k, v, scale / settings.temperature, causal, key_mask, attn_mask)
-        if settings.alpha == 0 and gamma is None:
+        if settings.norm == "mass" or (settings.alpha == 0 and gamma is None):
             return out, None
         factor = _row_factor(settings.alpha, gamma, _count(q, k, causal, key_mask, attn_mask))
         return out * factor.to(out.dtype), None
@@ -95,7 +101,13 @@ def weights_of(
     visible = _visible(n, m, causal, key_mask, attn_mask, q.device)
     count = _count(q, k, causal, key_mask, attn_mask).to(wide)
     weights = weigh(scores, settings.activation, count, visible)
-    return weights * _row_factor(settings.alpha, gamma, count)
+    weights = weights * _row_factor(settings.alpha, gamma, count)
+    return _over_mass(weights, weights.sum(-1)) if settings.norm == "mass" else weights
+
+
+def _over_mass(x: Tensor, mass: Tensor) -> Tensor:
+    """``x (..., D)`` divided by the mass of its rows ``(...)``; in a dead row it is zero, and stays so."""
+    return (x / mass.where(mass > TINY, 1.0)[..., None]).to(x.dtype)
 
 
 def _row_factor(alpha: float, gamma: Tensor | None, count: Tensor) -> Tensor:
@@ -165,6 +177,9 @@ def _few_rows(
     if power == 2:
         weights = weights.square()
     out = torch.bmm(weights, v.reshape(b * key_heads, m, d)).view(b, heads, n, d)
+    if settings.norm == "mass":  # all other factors of a row cancel
+        wide = torch.promote_types(weights.dtype, torch.float32)
+        return _over_mass(out, weights.sum(-1, dtype=wide).view(b, heads, n))
     if limit is not None:  # zeros have no weight, hence no mask; but they do not count
         out = out * ((limit + 1) / 2).pow_(-settings.alpha).to(out.dtype)
     elif not plain:

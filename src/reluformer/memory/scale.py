@@ -21,10 +21,11 @@ class Gamma(nn.Module):
     def __init__(self, settings: MemorySettings, heads: int) -> None:
         super().__init__()
         start = torch.zeros(heads)
-        if settings.gamma == "learned":
+        kind = "none" if settings.norm == "mass" else settings.gamma  # which it would cancel
+        if kind == "learned":
             self.log_gamma = nn.Parameter(start)
         else:
-            self.register_buffer("log_gamma", start if settings.gamma == "fixed" else None)
+            self.register_buffer("log_gamma", start if kind == "fixed" else None)
 
     def forward(self) -> Tensor | None:
         """Gamma ``(heads,)``, or None where there is none."""

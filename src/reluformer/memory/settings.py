@@ -10,7 +10,8 @@ from typing import Any
 from reluformer.memory.activations import ACTIVATIONS, NORMALISED
 
 GAMMAS = ("none", "fixed", "learned")
-NORMS = ("none", "layer", "gated")
+NORMS = ("none", "mass", "layer", "gated")
+SIGNED = ("gelu", "identity")  # whose weights may be negative, hence sum to anything
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,9 @@ class MemorySettings:
         alpha: Exponent of the number of slots that a query sees, at least 0.
         gamma: ``"none"`` for 1; ``"fixed"`` or ``"learned"`` for one positive number per head, which starts where the
             mean row of weights sums to 1 (see :func:`~reluformer.memory.calibrate`).
-        norm: Of the value sum: ``"none"``, ``"layer"`` for a layer norm, ``"gated"`` for ReLA's RMS norm with a gate.
+        norm: Of the value sum: ``"none"``, ``"mass"`` for division by the sum of the weights, which makes every row a
+            distribution (gamma and alpha cancel), ``"layer"`` for a layer norm, ``"gated"`` for ReLA's RMS norm with a
+            gate.
         bias: Where a learned bias of the score starts, per head (per slot in a :class:`KeyValueMemory`); None for none.
         temperature: Divides the scores of an activation that normalises: softmax, sparsemax, entmax15.
         query_key_norm: Whether queries and keys are brought to unit RMS per head, with a learned gain.
@@ -42,6 +45,8 @@ class MemorySettings:
         _one_of("activation", self.activation, ACTIVATIONS)
         _one_of("gamma", self.gamma, GAMMAS)
         _one_of("norm", self.norm, NORMS)
+        if self.norm == "mass" and self.activation in SIGNED:
+            raise ValueError(f"norm must not be 'mass' for {self.activation}, whose weights may be negative")
         _number("alpha", self.alpha, "a number >= 0", lambda x: 0 <= x < math.inf)
         _number("temperature", self.temperature, "a positive number", lambda x: 0 < x < math.inf)
         if self.bias is not None:
