@@ -13,9 +13,12 @@ from reluformer.cli import main
 REFUSED = {
     "unknown command": (
         ["fly"],
-        "reluformer: No such command 'fly'. It takes bench, data, demo, evaluate, inspect, train, translate.",
+        "reluformer: No such command 'fly'. It takes bench, data, demo, evaluate, inspect, study, train, translate.",
     ),
-    "unknown benchmark": (["bench", "sort"], "reluformer bench: No such command 'sort'. It takes attention, decode"),
+    "unknown benchmark": (
+        ["bench", "sort"],
+        "reluformer bench: No such command 'sort'. It takes attention, data, decode",
+    ),
     "unknown option": (["bench", "attention", "--fast"], "reluformer bench attention: No such option: --fast"),
     "unknown device": (["bench", "attention", "--device", "tpu"], "--device: takes auto, cpu or cuda, got 'tpu'"),
     "unknown dtype": (["bench", "memory", "--dtype", "int8"], "--dtype: takes float16, bfloat16, float32, got 'int8'"),

@@ -51,6 +51,7 @@ def _command() -> Any:
     from reluformer.data.commands import data
     from reluformer.demo import demo
     from reluformer.report.commands import inspect
+    from reluformer.study.commands import study
     from reluformer.training.commands import train
     from reluformer.translation.commands import evaluate, translate
 
@@ -74,6 +75,7 @@ def _command() -> Any:
     app.command()(demo)
     app.command()(evaluate)
     app.command()(inspect)
+    app.command()(study)
     app.command()(train)
     app.command()(translate)
     return typer.main.get_command(app)

@@ -1,0 +1,155 @@
+"""What experiments run on: data, a scale, and a place for the models, each of which is trained once."""
+
+import dataclasses
+import math
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from reluformer.data.dataset import PackedDataset, read_manifest
+from reluformer.data.files import hash_of, read_json, write_json
+from reluformer.models import ReLUFormerConfig
+from reluformer.study.clock import Clock, speed_of
+from reluformer.study.corpus import Corpus
+from reluformer.study.experiment import Diverged
+from reluformer.study.locks import locked
+from reluformer.study.scales import Scale
+from reluformer.training.batching import CostBatches
+from reluformer.training.errors import TrainingError
+from reluformer.training.loading import longer_sides
+from reluformer.training.recipe import Batches, Checkpoints, Optimiser, Recipe, Stage
+
+SCORED = "scored.json"
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model and its numbers."""
+
+    folder: Path
+    result: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Trains and scores, and keeps what it has made below ``work``: experiments that ask for one model share it."""
+
+    scale: Scale
+    corpus: Corpus
+    work: Path
+
+    def train_and_score(self, model: dict[str, Any], seed: int = 0, length: int = 0, **changes: Any) -> dict[str, Any]:
+        """Train a model and measure all about it.
+
+        Args:
+            model: What differs from the scale's softmax Transformer: fields of the configuration, those of a site in
+                part; ``family`` for ``reluformer``.
+            seed: Of the run.
+            length: Of the documents that it ends on; 0 for sentences alone.
+            changes: Of the recipe: ``calibrate=False``, ``optimiser={"lr": 1e-3}``, ``steps=100``.
+
+        Raises:
+            Diverged: With what could be measured.
+        """
+        return self.train(model, seed, length, **changes).result
+
+    def train(self, model: dict[str, Any], seed: int = 0, length: int = 0, **changes: Any) -> Trained:
+        """The same, with the folder of the model."""
+        recipe = self.recipe(model, seed, length, **changes)
+        plain = {name: x for name, x in dataclasses.asdict(recipe).items() if name not in ("out", "data")}
+        folder = self.work / "models" / hash_of([plain, self.scale.key(), self.corpus.key])
+        recipe = dataclasses.replace(recipe, out=str(folder))
+        with locked(folder.with_suffix(".lock")):
+            note = read_json(folder / SCORED)
+            if note is None:
+                note = self._train(recipe, folder, length)
+                write_json(folder / SCORED, note)
+                shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+        if note["diverged"]:
+            raise Diverged(note["diverged"], note["result"])
+        return Trained(folder / "model", note["result"])
+
+    def recipe(self, model: dict[str, Any], seed: int, length: int, **changes: Any) -> Recipe:
+        """The recipe of a run; its ``out`` is still to be said."""
+        scale = self.scale
+        steps = changes.pop("steps", None) or self.steps()
+        long = round(steps * scale.long_share) if length else 0
+        stages = [Stage(0, steps - long)] + ([Stage(length, long)] if length else [])
+        every = max(1, steps // scale.points)
+        warmup = max(1, round(steps * scale.warmup))
+        optimiser = {"lr": scale.lr, "warmup": warmup} | changes.pop("optimiser", {})
+        settings: dict[str, Any] = {
+            "calibrate": True, "regulariser_warmup": warmup, "compile": scale.compile, "log_every": min(50, every),
+            "precision": "auto",
+        }  # fmt: skip
+        return Recipe(
+            data=self.corpus.folder,
+            out="",
+            stages=tuple(stages),
+            model=self.model(**model),
+            optimiser=Optimiser(**optimiser),
+            batches=Batches(**{"cost": scale.cost} | changes.pop("batches", {})),
+            checkpoints=Checkpoints(every=every, keep=scale.average, average=scale.average),
+            seed=seed,
+            **settings | changes,
+        )
+
+    def model(self, family: str = "transformer", **changes: Any) -> dict[str, Any]:
+        """A model of the scale's size with changes, those of a site in part."""
+        fields: dict[str, Any] = {"preset": f"{family}-{self.scale.size}"} | self.scale.model
+        preset = ReLUFormerConfig.preset(fields["preset"])
+        for name, value in changes.items():
+            if not isinstance(value, dict):
+                fields[name] = value
+                continue
+            own, usual = fields.get(name, {}), getattr(preset, name, None) or {}
+            # What says the same as the preset is left out, so that one model has one name, and is trained once.
+            value = own | {key: x for key, x in value.items() if key in own or key not in usual or usual[key] != x}
+            if value:
+                fields[name] = value
+        return fields
+
+    def steps(self) -> int:
+        """Updates of a run: as many as the scale says, or as its epochs take."""
+        if self.scale.steps:
+            return self.scale.steps
+        batches = CostBatches(longer_sides(PackedDataset(self.corpus.folder)), self.scale.cost)
+        return math.ceil(len(batches) * self.scale.epochs)
+
+    def _train(self, recipe: Recipe, folder: Path, length: int) -> dict[str, Any]:
+        from reluformer.study.scoring import score_model
+        from reluformer.training.run import train
+
+        curve = folder / "curve.json"
+        cuda = torch.cuda.is_available()
+        if cuda:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        try:
+            outcome = train(recipe, [Clock(curve)])
+        except TrainingError as error:
+            if "not a number" not in str(error):
+                raise
+            reason = str(error).partition(";")[0]
+            return {"diverged": reason, "result": {"curve": read_json(curve) or []}}
+        if outcome.model is None:
+            raise KeyboardInterrupt
+        points = read_json(curve) or []
+        result: dict[str, Any] = {
+            "curve": points,
+            "steps": outcome.step,
+            "train_seconds": points[-1]["seconds"] if points else None,
+            "tokens_per_second": speed_of(folder / "log.jsonl"),
+            "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if cuda else None,
+        }
+        result |= score_model(outcome.model, self.corpus, self.scale, length)
+        return {"diverged": self._why_diverged(result["nll"], points), "result": result}
+
+    def _why_diverged(self, nll: float, points: list[dict[str, float]]) -> str:
+        """Empty unless a loss is worse than guessing and does not fall: early on, a model that learns is worse too."""
+        guess = math.log(read_manifest(self.corpus.folder)["vocabulary"])
+        falls = len(points) > 1 and points[-1]["nll"] < points[0]["nll"]
+        return "" if nll <= guess or falls else f"the loss ends at {nll:.2f}, above the {guess:.2f} of guessing"

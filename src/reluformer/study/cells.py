@@ -1,0 +1,147 @@
+"""Cells: one arm with one seed, and the file that says what became of it."""
+
+import datetime
+import json
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from reluformer.data.files import hash_of, read_json, write_json
+from reluformer.study.bench import Bench
+from reluformer.study.corpus import Corpus
+from reluformer.study.experiment import Arm, Diverged, Experiment
+from reluformer.study.scales import Scale
+
+LASTING = ("done", "diverged")  # what need not be run again; a failure is tried again when the study is
+PACKAGES = ("torch", "transformers", "accelerate", "sacrebleu", "tokenizers", "entmax")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One arm with one seed, and all that its result depends on; ``file`` is empty for an experiment of ours."""
+
+    study: str
+    file: str
+    arm: Arm
+    seed: int
+    scale: Scale
+    corpus: Corpus
+    out: str
+
+    @property
+    def path(self) -> Path:
+        """Its file: named for a reader, and by what it depends on."""
+        key = hash_of([self.study, self.arm.settings, self.seed, self.scale.key(), self.corpus.key])
+        slug = re.sub(r"[^a-z0-9.]+", "-", self.arm.name.lower()).strip("-")
+        return Path(self.out) / "cells" / self.study / f"{slug}-{self.seed}-{key}.json"
+
+    @property
+    def label(self) -> str:
+        """For whoever watches."""
+        return f"{self.study}: {self.arm.name}, seed {self.seed}"
+
+    def record(self) -> dict[str, Any] | None:
+        """What its file says, if it is there."""
+        found = read_json(self.path)
+        return found if isinstance(found, dict) else None
+
+    def to_line(self) -> str:
+        """As one line of JSON, for another process."""
+        return json.dumps({**asdict(self), "scale": self.scale.to_dict()})
+
+    @classmethod
+    def from_line(cls, line: str) -> "Cell":
+        """Back from it."""
+        values = json.loads(line)
+        values["arm"] = Arm(**values["arm"])
+        values["scale"] = Scale.from_dict(values["scale"])
+        values["corpus"] = Corpus(**values["corpus"])
+        return cls(**values)
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any], out: Path, corpus: Corpus) -> "Cell":
+        """The cell that a file is about, to be run again below another folder."""
+        arm = Arm(record["arm"], record["settings"], record.get("x"), record.get("series"))
+        scale = Scale.from_dict(record["scale_settings"])
+        return cls(record["study"], record["file"], arm, record["seed"], scale, corpus, str(out))
+
+
+def grid(experiment: Experiment, file: str, scale: Scale, corpus: Corpus, seeds: int | None, out: Path) -> list[Cell]:
+    """All cells of an experiment: the first seed of every arm, then the second, and so on."""
+    arms = experiment.arms(scale)
+    return [
+        Cell(experiment.name, file, arm, seed, scale, corpus, str(out))
+        for seed in range(scale.seeds if seeds is None else seeds)
+        for arm in arms
+        if arm.seeds is None or seed < arm.seeds
+    ]
+
+
+def run_cell(cell: Cell, experiment: Experiment) -> str:
+    """Run it and write its file; returns its status. What goes wrong is recorded; only an interruption is raised."""
+    began = time.monotonic()
+    result: dict[str, Any] = {}
+    status, error = "done", None
+    try:
+        result = experiment.run(cell.arm, cell.seed, Bench(cell.scale, cell.corpus, Path(cell.out) / "work"))
+    except Diverged as reason:
+        status, error, result = "diverged", one_line(reason), reason.result
+    except Exception as reason:
+        status, error = "failed", one_line(reason)
+    write_cell(cell, status, error, result, time.monotonic() - began)
+    return status
+
+
+def write_cell(cell: Cell, status: str, error: str | None, result: dict[str, Any], seconds: float) -> None:
+    """Write the file of a cell, whole or not at all."""
+    from reluformer.bench.machine import describe
+
+    place = describe(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    result = dict(result)
+    write_json(
+        cell.path,
+        {
+            "study": cell.study,
+            "arm": cell.arm.name,
+            "seed": cell.seed,
+            "scale": cell.scale.name,
+            "settings": cell.arm.settings,
+            "x": cell.arm.x,
+            "series": cell.arm.series,
+            "status": status,
+            "error": error,
+            "curve": result.pop("curve", []),
+            "result": result,
+            "seconds": seconds,
+            "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "versions": {"python": place["python"], "reluformer": place["reluformer"], "commit": place["commit"]}
+            | dict(_versions()),
+            "machine": {name: place[name] for name in ("machine", "gpu", "threads")},
+            "corpus": cell.corpus.name,
+            "corpus_settings": cell.corpus.to_dict(),
+            "scale_settings": cell.scale.to_dict(),
+            "file": cell.file,
+            "command": f"reluformer study --cell {cell.path} --out AGAIN",
+        },
+    )
+
+
+def one_line(error: BaseException) -> str:
+    """An error as a line: its kind where that is no sentence's business, and what it says."""
+    text = " ".join(str(error).split())
+    known = type(error).__name__ in ("Diverged", "DataError", "TrainingError", "ModuleNotFoundError")
+    return text if known and text else f"{type(error).__name__}: {text}"
+
+
+def _versions() -> Iterator[tuple[str, str]]:
+    for name in PACKAGES:
+        try:
+            yield name, version(name)
+        except PackageNotFoundError:
+            continue

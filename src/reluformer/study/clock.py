@@ -1,0 +1,63 @@
+"""The curve of a run with its time: seconds of training alone, without validation and writing."""
+
+import itertools
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState
+
+from reluformer.data.files import read_json, write_json
+
+
+class Clock(TrainerCallback):
+    """Keeps a point per validation, ``step``, ``nll`` and ``seconds``, in a file; a run that goes on adds to it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.points: list[dict[str, float]] = []
+        self.seconds = self.mark = 0.0
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Begin with the points up to the checkpoint."""
+        self.points = [point for point in read_json(self.path) or [] if point["step"] <= state.global_step]
+        self.seconds = self.points[-1]["seconds"] if self.points else 0.0
+        self.mark = time.monotonic()
+
+    def on_log(
+        self, args: Any, state: TrainerState, control: TrainerControl, logs: dict[str, Any] | None = None, **_: Any
+    ) -> None:
+        """Take the time: the trainer has just waited for the device."""
+        if logs and "loss" in logs:
+            now = time.monotonic()
+            self.seconds, self.mark = self.seconds + now - self.mark, now
+
+    def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **more: Any) -> None:
+        """Add a point."""
+        metrics = more["metrics"]
+        self.points.append({"step": state.global_step, "nll": metrics["eval_loss"], "seconds": self.seconds})
+        write_json(self.path, self.points)
+        self.mark = time.monotonic()
+
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Leave out the time of writing."""
+        self.mark = time.monotonic()
+
+
+def speed_of(log: Path) -> float | None:
+    """Tokens per second of a run, the median of what its log says; the first point pays for the start."""
+    points = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
+    speeds = sorted(float(point["tokens_per_second"]) for point in points if "tokens_per_second" in point)
+    return speeds[len(speeds) // 2] if speeds else None
+
+
+def nll_at(curve: list[dict[str, float]], seconds: float) -> float | None:
+    """The loss after so much time, between two points by a straight line; that of the end for a run that was faster."""
+    if not curve or seconds < curve[0]["seconds"]:
+        return None
+    for before, after in itertools.pairwise(curve):
+        if before["seconds"] <= seconds < after["seconds"]:
+            share = (seconds - before["seconds"]) / (after["seconds"] - before["seconds"])
+            return before["nll"] + share * (after["nll"] - before["nll"])
+    return curve[-1]["nll"]

@@ -1,0 +1,140 @@
+"""The command ``reluformer study``: which experiments, at which scale, and where the report is."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from reluformer.study.cells import Cell
+    from reluformer.study.corpus import Corpus
+    from reluformer.study.experiment import Experiment
+
+SIDE_BY_SIDE = 4  # cells on one GPU: small models leave most of it idle
+
+
+class _Refusal(typer.BadParameter):
+    """An error of the command line that is no parameter's."""
+
+    def format_message(self) -> str:
+        return " ".join(self.message.split())
+
+
+def study(
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="experiments; by default all")] = None,
+    scale: Annotated[str, typer.Option(help="smoke, laptop or gpu")] = "smoke",
+    corpus: Annotated[
+        Path | None, typer.Option(help="folder of reluformer data prepare; by default the embedded corpus")
+    ] = None,
+    test: Annotated[
+        str, typer.Option(help="test documents for --corpus, as evaluate takes them; by default its validation data")
+    ] = "",
+    seeds: Annotated[int | None, typer.Option(min=1, help="runs of every arm; by default the scale's")] = None,
+    out: Annotated[Path, typer.Option(help="folder for cells, models and the report")] = Path("study"),
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="cells at a time; by default as many as there are cores, or 4 on a GPU")
+    ] = None,
+    add: Annotated[
+        list[Path] | None, typer.Option(help="a file with an experiment of your own; may be repeated")
+    ] = None,
+    cell: Annotated[Path | None, typer.Option(help="run the cell of this file again, below --out")] = None,
+) -> None:
+    """Run the paper's experiments, keep every result, and write one report. The same command goes on after a stop."""
+    from reluformer.data.files import DataError
+    from reluformer.study.experiment import StudyError
+
+    try:
+        if cell is not None:
+            _again(cell, corpus, out)
+        else:
+            _study(names or [], scale, corpus, test, seeds, out, jobs, add or [])
+    except (StudyError, DataError) as error:
+        _refuse(str(error))
+    except OSError as error:
+        _refuse(f"cannot use {error.filename or out}: {error.strerror or error}")
+
+
+def _study(
+    names: list[str], scale: str, folder: Path | None, test: str, seeds: int | None, out: Path, jobs: int | None,
+    add: list[Path],
+) -> None:  # fmt: skip
+    from reluformer.study.cells import grid
+    from reluformer.study.corpus import embedded_corpus, open_corpus
+    from reluformer.study.experiments import choose, find_experiments
+    from reluformer.study.progress import StudyProgress
+    from reluformer.study.runner import run_cells, share_of, unfinished
+    from reluformer.study.scales import SCALES
+
+    found = find_experiments(add)
+    chosen = choose(found, names)
+    if scale not in SCALES:
+        _refuse(f"--scale takes {', '.join(SCALES)}, got {scale!r}")
+    if folder is None and test:
+        _refuse("--test needs --corpus: the embedded corpus has a test set of its own")
+    out.mkdir(parents=True, exist_ok=True)
+    size = SCALES[scale]
+    data: Corpus = embedded_corpus(out, size) if folder is None else open_corpus(folder, test)
+    cells = [c for name in chosen for c in grid(*found[name], size, data, seeds, out)]
+    mine = share_of(cells)
+    todo = unfinished(mine)
+    count = jobs or _default_jobs()
+    try:
+        with StudyProgress(len(mine), len(mine) - len(todo), count) as progress:
+            run_cells(todo, count, out / "work" / "logs", progress)
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on", file=sys.stderr)
+        raise typer.Exit(130) from None
+    _report([found[name][0] for name in chosen], cells, out)
+
+
+def _report(experiments: "list[Experiment]", cells: "list[Cell]", out: Path) -> None:
+    """Write the report of the cells there are: the last of several processes to end writes that of all."""
+    from reluformer.study.locks import locked
+    from reluformer.study.report import write_report
+
+    with locked(out / "report.lock"):
+        records = [record for cell in cells if (record := cell.record()) is not None]
+        paths = write_report(out, experiments, records)
+    for status in ("failed", "diverged"):
+        count = sum(record["status"] == status for record in records)
+        if count:
+            print(f"{count} of {len(cells)} cells {status}", file=sys.stderr)
+    for path in paths:
+        print(path)
+
+
+def _again(path: Path, folder: Path | None, out: Path) -> None:
+    """Run one cell from its file; what it says may be compared with the new one."""
+    from reluformer.data.files import read_json
+    from reluformer.study.cells import Cell, run_cell
+    from reluformer.study.corpus import embedded_corpus, open_corpus
+    from reluformer.study.experiment import StudyError
+    from reluformer.study.experiments import experiment_of
+    from reluformer.study.scales import Scale
+
+    record = read_json(path)
+    if not isinstance(record, dict) or "scale_settings" not in record:
+        raise StudyError(f"{path} is no cell of a study")
+    about = record["corpus_settings"]
+    place = folder or (None if about["test"] == "bible:test" else Path(about["folder"]))
+    data: Corpus
+    if place is None:
+        data = embedded_corpus(out, Scale.from_dict(record["scale_settings"]))
+    else:
+        data = open_corpus(place, about["test"])
+    if data.key != about["key"]:
+        raise StudyError(f"{data.folder} does not hold the data of {path}")
+    again = Cell.from_record(record, out, data)
+    print(f"{run_cell(again, experiment_of(again.study, again.file))}: {again.path}")
+
+
+def _default_jobs() -> int:
+    import torch
+
+    return SIDE_BY_SIDE if torch.cuda.is_available() else os.cpu_count() or 1
+
+
+def _refuse(message: str) -> NoReturn:
+    raise _Refusal(message)

@@ -1,0 +1,76 @@
+"""What a study trains on: a folder of ``reluformer data prepare``, or the embedded corpus, prepared here once."""
+
+import json
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from reluformer.data.bible import bible_documents
+from reluformer.data.dataset import read_manifest
+from reluformer.data.documents import Languages
+from reluformer.data.files import DataError, hash_of, written_file
+from reluformer.data.prepare import Plan, prepare
+from reluformer.study.locks import locked
+from reluformer.study.scales import Scale
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Prepared data and a test set.
+
+    Attributes:
+        folder: Of ``reluformer data prepare``.
+        name: In reports.
+        key: Changes when the data does, but not when a folder moves.
+        test: Test documents, as ``reluformer evaluate`` takes them; empty for the validation data.
+    """
+
+    folder: str
+    name: str
+    key: str
+    test: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return asdict(self)
+
+    @property
+    def languages(self) -> Languages:
+        """Source and target."""
+        return Languages(*read_manifest(self.folder)["languages"])
+
+
+def open_corpus(folder: Path, test: str = "") -> Corpus:
+    """A corpus that the user prepared."""
+    return _corpus(folder, folder.name, test)
+
+
+def embedded_corpus(out: Path, scale: Scale) -> Corpus:
+    """The Bible, as much of it as the scale takes, prepared below ``out`` unless it is there already."""
+    place = out / "data" / scale.name
+    with locked(out / "data" / f"{scale.name}.lock"):
+        train, valid = "bible:train", "bible:dev"
+        if scale.chapters is not None:
+            train = _write(place.with_suffix(".train.jsonl"), "train", scale.chapters)
+            valid = _write(place.with_suffix(".valid.jsonl"), "dev", max(1, scale.chapters // 10))
+        lengths = (0, *scale.lengths)
+        prepare(Plan((train,), Languages("en", "es"), (valid,), vocab=scale.vocab, lengths=lengths), place)
+    return _corpus(place, "Bible, English to Spanish", "bible:test")
+
+
+def _corpus(folder: Path, name: str, test: str) -> Corpus:
+    manifest = read_manifest(folder)
+    if "valid" not in manifest["splits"]:
+        raise DataError(f"{folder} has no validation data: prepare it with --valid")
+    content = [shard["content"] for split in manifest["splits"].values() for shard in split["shards"]]
+    return Corpus(str(folder), name, hash_of([content, manifest["tokenizer"]["sha256"], test]), test)
+
+
+def _write(path: Path, part: str, count: int) -> str:
+    """Chapters from all over a part of the Bible, as a file."""
+    chapters = list(bible_documents(part))
+    with written_file(path) as file:
+        for chapter in islice(chapters, 0, None, max(1, len(chapters) // count)):
+            file.write(json.dumps(chapter, ensure_ascii=False).encode() + b"\n")
+    return str(path)

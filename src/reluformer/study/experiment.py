@@ -1,0 +1,112 @@
+"""What an experiment is: arms to run, numbers to show, sentences of the paper to test."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from reluformer.study.bench import Bench
+    from reluformer.study.scales import Scale
+
+
+class StudyError(Exception):
+    """A study that cannot begin: the message says what is wrong, in one line."""
+
+
+class Diverged(Exception):
+    """A model whose loss is not a number, or no better than guessing; ``result`` is what could be measured."""
+
+    def __init__(self, message: str, result: dict[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.result = result or {}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One setting of an experiment.
+
+    Attributes:
+        name: As tables show it, unique in the experiment.
+        settings: Whatever ``run`` needs, as JSON can hold it.
+        x: Place on a plot's axis, if there is one.
+        series: The curve it belongs to, if there are curves.
+        seeds: Most seeds that it is worth; None for as many as the study has.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    x: float | None = None
+    series: str | None = None
+    seeds: int | None = None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A number of the results: its title, its key there, digits, and what is better (``higher``, ``lower`` or none)."""
+
+    title: str
+    key: str
+    digits: int = 2
+    better: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One sentence of the paper as a comparison of two arms.
+
+    Attributes:
+        text: The sentence.
+        metric: Key of the number that is compared.
+        arm: Stands left of the relation.
+        other: Stands right of it.
+        relation: ``>``, ``<``, or ``=``, which means within ``margin``.
+        margin: Least difference that counts, or with ``=`` the most.
+        paper: The paper's figures as text, empty if unknown.
+    """
+
+    text: str
+    metric: str
+    arm: str
+    other: str
+    relation: str = ">"
+    margin: float = 0.0
+    paper: str = ""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A metric over ``Arm.x``, a curve per series; ``reference`` maps names of further curves to formulas in ``x``."""
+
+    title: str
+    metric: str
+    x: str
+    y: str
+    log_x: bool = False
+    reference: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure of the paper.
+
+    Attributes:
+        name: On the command line.
+        title: In the report.
+        question: What it asks, in a sentence.
+        arms: The settings at a scale.
+        run: From an arm, a seed and what it runs on to numbers; ``curve`` among them is a list of points.
+        columns: What tables show.
+        claims: What the paper says.
+        plots: What to draw.
+        paper: The paper's figures, as text, by arm and key.
+    """
+
+    name: str
+    title: str
+    question: str
+    arms: "Callable[[Scale], list[Arm]]"
+    run: "Callable[[Arm, int, Bench], dict[str, Any]]"
+    columns: tuple[Column, ...]
+    claims: tuple[Claim, ...] = ()
+    plots: tuple[Plot, ...] = ()
+    paper: dict[str, dict[str, str]] = field(default_factory=dict)

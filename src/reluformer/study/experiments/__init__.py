@@ -1,0 +1,65 @@
+"""The experiments: every file here that has an ``EXPERIMENT`` is one. Nothing else needs to know of it."""
+
+import difflib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from reluformer.study.experiment import Experiment, StudyError
+
+HERE = Path(__file__).parent
+
+
+def find_experiments(added: Sequence[Path] = ()) -> dict[str, tuple[Experiment, str]]:
+    """All experiments by name, those of the user's own files too, each with its file; "" for one of ours."""
+    found: dict[str, tuple[Experiment, str]] = {}
+    for path in [*sorted(HERE.glob("[!_]*.py")), *added]:
+        experiment = load_experiment(path)
+        if experiment is None:
+            continue
+        if experiment.name in found:
+            raise StudyError(f"{path}: there is an experiment {experiment.name} already")
+        found[experiment.name] = experiment, "" if path.parent == HERE else str(path.resolve())
+    return found
+
+
+def experiment_of(name: str, file: str) -> Experiment:
+    """The experiment of a cell: one of ours by its name, on whatever machine; else that of its file."""
+    experiment = load_experiment(Path(file)) if file else find_experiments().get(name, (None, ""))[0]
+    if experiment is None:
+        raise StudyError(f"there is no experiment {name!r}")
+    return experiment
+
+
+def load_experiment(path: Path) -> Experiment | None:
+    """The experiment of a file; None for one of ours that helps the others."""
+    name = f"{__name__}.{path.stem}" if path.parent == HERE else f"reluformer_study_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise StudyError(f"{path} is no Python file")
+    module = sys.modules.get(name)
+    if module is None or getattr(module, "__file__", None) != str(path):
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            del sys.modules[name]
+            raise StudyError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+    experiment = getattr(module, "EXPERIMENT", None)
+    if isinstance(experiment, Experiment):
+        return experiment
+    if path.parent == HERE:
+        return None
+    raise StudyError(f"{path} has no EXPERIMENT = Experiment(...)")
+
+
+def choose(found: dict[str, tuple[Experiment, str]], names: Sequence[str]) -> list[str]:
+    """The names that were asked for, all if none was; one that is not there is an error that names the nearest."""
+    for name in names:
+        if name not in found:
+            near = difflib.get_close_matches(name, found, 1, 0.4)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(found)}"
+            raise StudyError(f"there is no experiment {name!r}; {hint}")
+    return list(dict.fromkeys(names)) or list(found)

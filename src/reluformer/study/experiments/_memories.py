@@ -1,0 +1,28 @@
+"""Memories that several experiments compare."""
+
+from typing import Any
+
+from reluformer.study.scales import Scale
+
+FFNS: dict[str, dict[str, Any]] = {
+    "ReLU": {"activation": "relu"},
+    "softmax": {"activation": "softmax"},
+    "softmax + LN": {"activation": "softmax", "norm": "layer"},
+}
+# Attention as the presets have it; what is added to ReLU here is what makes it train among many slots.
+ATTENTIONS: dict[str, dict[str, Any]] = {
+    "ReLU": {"activation": "relu", "alpha": 0.5, "gamma": "learned"},
+    "softmax": {"activation": "softmax", "alpha": 0.0, "gamma": "none"},
+    "softmax + LN": {"activation": "softmax", "alpha": 0.0, "gamma": "none", "norm": "layer"},
+}
+
+
+def attention(**settings: Any) -> dict[str, Any]:
+    """The same settings for every attention of a model."""
+    return {site: dict(settings) for site in ("encoder_self", "decoder_self", "cross")}
+
+
+def reluformer(scale: Scale, **settings: Any) -> dict[str, Any]:
+    """The paper's model: scaled ReLU attention with both terms of the regulariser; settings change its attention."""
+    terms = {"mass": scale.regulariser, "entropy": scale.regulariser}
+    return {"family": "reluformer", "regulariser": terms} | (attention(**settings) if settings else {})

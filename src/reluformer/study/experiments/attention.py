@@ -1,0 +1,125 @@
+"""The activation of attention: what ReLU needs to converge, and what it is worth against softmax and its relatives."""
+
+from typing import Any
+
+from reluformer.study.bench import Bench
+from reluformer.study.clock import nll_at
+from reluformer.study.experiment import Arm, Claim, Column, Diverged, Experiment
+from reluformer.study.experiments._memories import attention, reluformer
+from reluformer.study.scales import Scale
+
+NEAR_ONE = 3  # keys for which unit mass means a gamma of about 1
+
+
+def arms(scale: Scale) -> list[Arm]:
+    """The ablation of the paper, its baselines, and where the scale has room our own attempts."""
+    weight = scale.regulariser
+    relu: dict[str, Any] = {"family": "reluformer"}
+    plain = {"alpha": 0.0, "gamma": "none"}
+    found = [
+        Arm("softmax", {"model": {}}),
+        Arm("scale only", {"model": relu}),
+        Arm("full", {"model": reluformer(scale)}),
+        Arm("ReLU bare", {"model": relu | attention(**plain)}, seeds=1),
+        Arm("+ mass term", {"model": relu | {"regulariser": {"mass": weight}}}, seeds=1),
+        Arm("+ entropy term", {"model": relu | {"regulariser": {"entropy": weight}}}, seeds=1),
+        Arm(
+            "full, gamma starts near 1",
+            {"model": reluformer(scale) | {"calibration_length": NEAR_ONE}, "recipe": {"calibrate": False}},
+            seeds=1,
+        ),
+        Arm("full, alpha 0", {"model": reluformer(scale, alpha=0.0)}, seeds=1),
+        Arm("full, alpha 1", {"model": reluformer(scale, alpha=1.0)}, seeds=1),
+        Arm("sparsemax", {"model": attention(activation="sparsemax")}, seeds=1),
+        Arm("1.5-entmax", {"model": attention(activation="entmax15")}, seeds=1),
+        Arm("ReLA", {"model": relu | attention(norm="gated", **plain)}, seeds=1),
+        Arm("sigmoid", {"model": attention(activation="sigmoid")}, seeds=1),
+        Arm("ReLU over its mass", {"model": relu | attention(norm="mass", bias=1.0)}),
+    ]
+    return found + (_attempts(scale) if scale.extras else [])
+
+
+def _attempts(scale: Scale) -> list[Arm]:
+    """What might close a gap to softmax, one change at a time, then those that helped before together."""
+    changes: dict[str, dict[str, Any]] = {
+        "alpha 0.75": {"alpha": 0.75},
+        "gamma fixed": {"gamma": "fixed"},
+        "bias 1": {"bias": 1.0},
+        "bias 1, alpha 1": {"bias": 1.0, "alpha": 1.0},
+        "bias -0.5": {"bias": -0.5},
+        "power 2": {"activation": "relu_squared"},
+        "query-key norm": {"query_key_norm": True},
+        "over its mass": {"norm": "mass"},
+        "over its mass, power 2, bias 1": {"norm": "mass", "activation": "relu_squared", "bias": 1.0},
+        "query-key norm, bias 1, alpha 1": {"query_key_norm": True, "bias": 1.0, "alpha": 1.0},
+    }
+    found = [Arm(f"full, {name}", {"model": reluformer(scale, **x)}, seeds=1) for name, x in changes.items()]
+    recipes: dict[str, dict[str, Any]] = {
+        "gamma at the common learning rate": {"optimiser": {"gamma_lr": 1.0}},
+        "learning rate x 2": {"optimiser": {"lr": 2 * scale.lr}},
+        "learning rate / 2": {"optimiser": {"lr": scale.lr / 2}},
+        "regulariser from the first step": {"regulariser_warmup": 0},
+    }
+    full = reluformer(scale)
+    found += [Arm(f"full, {name}", {"model": full, "recipe": x}, seeds=1) for name, x in recipes.items()]
+    found += [
+        Arm(f"softmax, {name}", {"model": {}, "recipe": recipes[name]}, seeds=1)
+        for name in ("learning rate x 2", "learning rate / 2")
+    ]
+    terms = {"mass": 4 * scale.regulariser, "entropy": 4 * scale.regulariser}
+    return [*found, Arm("full, regulariser x 4", {"model": full | {"regulariser": terms}}, seeds=1)]
+
+
+def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
+    """Train on sentences; of the curve also the loss at the time that the softmax twin took for all its steps."""
+    result = bench.train_and_score(arm.settings["model"], seed, **arm.settings.get("recipe", {}))
+    try:
+        twin = bench.train_and_score({}, seed)
+    except Diverged:
+        return result
+    return result | {
+        "nll_equal_steps": result["curve"][-1]["nll"],
+        "nll_equal_time": nll_at(result["curve"], twin["train_seconds"]),
+    }
+
+
+EXPERIMENT = Experiment(
+    name="attention",
+    title="Activation of attention",
+    question="What does ReLU attention need to converge, and does it then match softmax?",
+    arms=arms,
+    run=run,
+    columns=(
+        Column("BLEU", "bleu", 2, "higher"),
+        Column("± 95 %", "bleu_ci", 2),
+        Column("NLL", "nll", 3, "lower"),
+        Column("NLL, equal steps", "nll_equal_steps", 3, "lower"),
+        Column("NLL, equal time", "nll_equal_time", 3, "lower"),
+        Column("entropy", "entropy", 2),
+        Column("zeros", "zeros", 2),
+        Column("mass", "mass", 2),
+        Column("training, s", "train_seconds", 0, "lower"),
+        Column("translation, s", "translate_seconds", 1, "lower"),
+    ),
+    claims=(
+        Claim("ReLU swapped in directly does not converge", "nll", "ReLU bare", "softmax", ">", 0.5, "no convergence"),
+        Claim("the regulariser mends what the scale alone leaves", "bleu", "full", "scale only", paper="34.56, 33.19"),
+        Claim("ReLUFormer beats the Transformer", "bleu", "full", "softmax", paper="34.56 against 34.22"),
+        Claim("the mass term is needed", "bleu", "full", "+ entropy term", paper="1.37 less without it"),
+        Claim("the mass term raises the entropy", "entropy", "full", "+ entropy term", paper="1.52 less without it"),
+        Claim("ReLU over its mass is as good as softmax", "bleu", "ReLU over its mass", "softmax", "=", 0.3),
+        Claim("sparsemax is lower", "bleu", "full", "sparsemax", paper="lower"),
+        Claim("1.5-entmax is lower", "bleu", "full", "1.5-entmax", paper="lower"),
+        Claim("ReLA is lower", "bleu", "full", "ReLA", paper="lower"),
+        Claim(
+            "ReLU translates faster than sparsemax", "translate_seconds", "full", "sparsemax", "<", paper="about 1.7x"
+        ),
+        Claim("ReLU translates faster than entmax", "translate_seconds", "full", "1.5-entmax", "<", paper="about 1.7x"),
+    ),
+    paper={
+        "softmax": {"bleu": "34.22"},
+        "ReLU bare": {"bleu": "no convergence"},
+        "scale only": {"bleu": "33.19"},
+        "full": {"bleu": "34.56"},
+    },
+)

@@ -1,0 +1,54 @@
+"""Where the mass goes: softmax leaves most of it to very few slots. The trained models of ``slots`` and ``ffn``."""
+
+from typing import Any
+
+from reluformer.study.bench import Bench
+from reluformer.study.experiment import Arm, Claim, Column, Experiment, Plot
+from reluformer.study.experiments import ffn, slots
+from reluformer.study.scales import Scale
+
+MEASURES = ("top", "effective", "entropy", "zeros", "anisotropy", "variance_ratio")
+
+
+def arms(scale: Scale) -> list[Arm]:
+    """The same as theirs, so that nothing is trained twice."""
+    cooled = [Arm(f"{arm.name}, FFN", arm.settings) for arm in ffn.arms(scale) if "temperature" in arm.name]
+    return slots.arms(scale) + cooled
+
+
+def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
+    """Look into the memory that has the slots."""
+    result = bench.train_and_score(arm.settings["model"], seed)
+    prefix = "ffn_" if "ffn_top" in result else ""
+    return {name: result.get(f"{prefix}{name}") for name in MEASURES} | {"bleu": result["bleu"]}
+
+
+EXPERIMENT = Experiment(
+    name="centralisation",
+    title="Centralisation of the weights",
+    question="Do a few slots hold nearly all of the mass with softmax, and not with ReLU?",
+    arms=arms,
+    run=run,
+    columns=(
+        Column("top 0.2 %", "top", 3),
+        Column("effective slots", "effective", 1),
+        Column("entropy", "entropy", 2),
+        Column("zeros", "zeros", 2),
+        Column("anisotropy", "anisotropy", 3),
+    ),
+    claims=(
+        Claim(
+            "softmax puts more into the top 0.2 % than ReLU (FFN, 4096)", "top", "softmax, FFN, 4096",
+            "ReLU, FFN, 4096", ">", paper="above 85 % with softmax",
+        ),
+        Claim(
+            "softmax is more anisotropic than ReLU (FFN, 4096)", "anisotropy", "softmax, FFN, 4096",
+            "ReLU, FFN, 4096", ">", paper="higher with softmax",
+        ),
+    ),
+    plots=(
+        Plot("Share of the top 0.2 % of slots", "top", "slots", "share of the mass", log_x=True),
+        Plot("Effective slots", "effective", "slots", "effective slots", log_x=True),
+        Plot("Anisotropy", "anisotropy", "slots", "mean cosine", log_x=True),
+    ),
+)  # fmt: skip

@@ -1,0 +1,58 @@
+"""Many slots: softmax and ReLU as the memory grows, in the FFN and in persistent key-value memory."""
+
+from typing import Any
+
+from reluformer.study.bench import Bench
+from reluformer.study.experiment import Arm, Claim, Column, Experiment, Plot
+from reluformer.study.experiments._memories import ATTENTIONS, FFNS
+from reluformer.study.scales import Scale
+
+PLACES = ("FFN", "key-value")
+
+
+def arms(scale: Scale) -> list[Arm]:
+    """Three activations, two places, every number of slots."""
+    return [
+        Arm(f"{name}, {place}, {slots}", {"model": model_of(name, place, slots)}, slots, f"{name}, {place}")
+        for place in PLACES
+        for slots in scale.slots
+        for name in FFNS
+    ]
+
+
+def model_of(name: str, place: str, slots: int) -> dict[str, Any]:
+    """A model with so many slots in its FFN; or without one, the slots beside the keys of self-attention instead."""
+    if place == "FFN":
+        return {"ffn": FFNS[name] | {"slots": slots}}
+    memory = ATTENTIONS[name] | {"slots": slots}
+    return {"ffn": {"slots": 0}, "encoder_self": memory, "decoder_self": memory}
+
+
+def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
+    """Train on sentences."""
+    return bench.train_and_score(arm.settings["model"], seed)
+
+
+EXPERIMENT = Experiment(
+    name="slots",
+    title="Number of value slots",
+    question="Does ReLU beat softmax when there are many slots, in the FFN and in key-value memory alike?",
+    arms=arms,
+    run=run,
+    columns=(Column("BLEU", "bleu", 2, "higher"), Column("NLL", "nll", 3, "lower")),
+    claims=tuple(
+        Claim(f"ReLU beats {other} with {slots} slots ({place})", "bleu", *pair, ">", paper=paper)
+        for place in PLACES
+        for slots, other, paper in (
+            (32, "softmax", "ReLU ahead"),
+            (4096, "softmax", "ReLU ahead"),
+            (3072, "softmax + LN", "ReLU ahead"),
+            (4096, "softmax + LN", "ReLU ahead"),
+        )
+        for pair in [(f"ReLU, {place}, {slots}", f"{other}, {place}, {slots}")]
+    ),
+    plots=(
+        Plot("BLEU and slots", "bleu", "slots", "BLEU", log_x=True),
+        Plot("NLL and slots", "nll", "slots", "NLL", log_x=True),
+    ),
+)

@@ -1,0 +1,58 @@
+"""Where a study is: cells done, what is running and the time left, on standard error."""
+
+import threading
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from reluformer.study.cells import Cell
+
+
+class StudyProgress:
+    """A bar where somebody watches, a line per cell where nobody does."""
+
+    def __init__(self, cells: int, kept: int, jobs: int, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
+        self.cells, self.jobs, self.done = cells, jobs, kept
+        self.running: dict[str, float] = {}
+        self.spent = 0.0
+        self.counts: dict[str, int] = {}
+        self.lock = threading.Lock()
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[about]}"))
+        self.bar = Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
+        self.task = self.bar.add_task("", total=cells, completed=kept, about="")
+
+    def __enter__(self) -> "StudyProgress":
+        self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.bar.stop()
+
+    def __call__(self, cell: Cell, status: str) -> None:
+        """Take in what happened to a cell."""
+        with self.lock:
+            if status == "running":
+                self.running[cell.label] = time.monotonic()
+            else:
+                seconds = time.monotonic() - self.running.pop(cell.label)
+                self.spent += seconds
+                self.done += 1
+                self.counts[status] = self.counts.get(status, 0) + 1
+                if status != "done" or not self.console.is_terminal:
+                    line = f"{self.done}/{self.cells}  {cell.label}: {status}, {seconds:.1f} s"
+                    self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+            self.bar.update(self.task, completed=self.done, about=self.about())
+
+    def about(self) -> str:
+        """What runs, and how long the rest will take if its cells are like those before."""
+        finished = sum(self.counts.values())
+        names = "; ".join(list(self.running)[:2])
+        more = f" and {len(self.running) - 2} more" if len(self.running) > 2 else ""
+        if not finished:
+            return names + more
+        left = self.spent / finished * (self.cells - self.done) / self.jobs
+        minutes, seconds = divmod(round(left), 60)
+        return f"{minutes}:{seconds:02} left  {names}{more}"

@@ -1,0 +1,187 @@
+"""The plots of one experiment: figures over x, and NLL over steps and over seconds."""
+
+import re
+from collections.abc import Sequence
+from io import BytesIO
+from statistics import fmean, stdev
+from typing import Any
+
+from reluformer.study.experiment import Plot
+from reluformer.study.report.blocks import Picture
+from reluformer.study.report.colours import GRID, INK, colours, in_page
+from reluformer.study.report.formulas import value_of
+from reluformer.study.report.sections import ArmCells, Cell, Section, number
+
+AXES = (("step", "steps"), ("seconds", "seconds"))
+
+
+def pictures(section: Section) -> list[Picture]:
+    """All that its cells can fill."""
+    found = [_sweep(section, plot, i) for i, plot in enumerate(section.experiment.plots)]
+    return [picture for picture in (*found, _curves(section)) if picture]
+
+
+def _sweep(section: Section, plot: Plot, index: int) -> Picture | None:
+    """The mean over seeds against x, a line per series, the standard deviation as error bars."""
+    lines: dict[str, list[tuple[float, list[float]]]] = {}
+    for arm in section.arms:
+        if arm.x is not None and (values := arm.values(plot.metric)):
+            lines.setdefault(arm.series or "", []).append((arm.x, values))
+    if not lines:
+        return None
+    places = sorted({x for line in lines.values() for x, _ in line})
+    # A logarithm takes no zero; one place has no scale at all.
+    logarithmic = plot.log_x and places[0] > 0 and len(places) > 1
+    figure, axes = _pyplot().subplots(figsize=(6.8, 4.0))
+    for (name, line), colour in zip(lines.items(), colours(lines), strict=True):
+        line.sort()
+        bars = [stdev(values) if len(values) > 1 else 0.0 for _, values in line]
+        axes.errorbar(
+            [x for x, _ in line], [fmean(values) for _, values in line], yerr=bars, fmt="o-", ms=4, lw=1.8, capsize=3,
+            elinewidth=1, color=colour, label=name or plot.metric,
+        )  # fmt: skip
+    limits = axes.get_ylim()
+    for (name, formula), style in zip(plot.reference.items(), ("--", ":", "-.") * len(plot.reference), strict=False):
+        points = [(x, y) for x in _between(places, logarithmic) if (y := value_of(formula, x)) is not None]
+        if points:
+            axes.plot(*zip(*points, strict=True), style, lw=1.3, color=INK, zorder=4, label=name)
+    _tame(axes, limits)
+    if logarithmic:
+        axes.set_xscale("log", base=2)
+    if len(places) <= 12:
+        axes.set_xticks(places, [f"{x:g}" for x in places])
+    axes.tick_params(which="minor", length=0)
+    axes.set_xlabel(plot.x)
+    axes.set_ylabel(plot.y)
+    return _picture(figure, axes, f"{section.name}-{index + 1}", plot.title, len(lines) + len(plot.reference))
+
+
+def _curves(section: Section) -> Picture | None:
+    """NLL against steps and against seconds: a colour per arm, a line per seed; in a sweep a colour per series."""
+    arms = [(arm, [(cell, points) for cell in arm.cells if (points := _points(cell))]) for arm in section.arms]
+    arms = [(arm, cells) for arm, cells in arms if cells]
+    if not arms:
+        return None
+    named = {arm.name: arm.series if _by_series(arms) else arm.name for arm, _ in arms}
+    palette = dict(zip(dict.fromkeys(named.values()), colours(dict.fromkeys(map(str, named.values()))), strict=True))
+    figure, panels = _pyplot().subplots(1, 2, figsize=(9.2, 4.2), sharey=True)
+    limits = _window([points for _, cells in arms for _, points in cells])
+    for axes, (key, label) in zip(panels, AXES, strict=True):
+        shown: set[str | None] = set()
+        for arm, cells in arms:
+            for cell, points in cells:
+                line = [(x, point["nll"]) for point in points if (x := number(point.get(key))) is not None]
+                if not line:
+                    continue
+                name = named[arm.name]
+                xs, ys = zip(*line, strict=True)
+                mark = "." if len(line) < 3 else ""
+                axes.plot(
+                    xs, ys, lw=1.3, marker=mark, color=palette[name], alpha=_strength(arm, arms),
+                    label=name if name not in shown else None,
+                )  # fmt: skip
+                if cell.get("status") == "diverged":
+                    # Where it blew up, or where it left the picture.
+                    axes.plot(xs[-1], min(ys[-1], limits[1]), "x", ms=7, mew=2, color=palette[name], clip_on=False)
+                shown.add(name)
+        axes.set_xlabel(label)
+    panels[0].set_ylabel("NLL per token")
+    panels[0].set_ylim(*limits)
+    notes = [f"paler: smaller {section.experiment.plots[0].x if section.experiment.plots else 'x'}"] * _by_series(arms)
+    if any(cell.get("status") == "diverged" for _, cells in arms for cell, _ in cells):
+        notes.append("a cross: diverged")
+    title = "NLL at equal steps and at equal time" + (f" ({'; '.join(notes)})" if notes else "")
+    return _picture(figure, panels[0], f"{section.name}-curves", title, len(palette))
+
+
+def _points(cell: Cell) -> list[dict[str, Any]]:
+    """The points of a curve that can be drawn: a loss that is not a number cannot."""
+    curve = cell.get("curve")
+    return [p for p in curve if isinstance(p, dict) and number(p.get("nll")) is not None] if curve else []
+
+
+def _by_series(arms: Sequence[tuple[ArmCells, Any]]) -> bool:
+    """A sweep has too many arms for a colour each."""
+    return all(arm.series and arm.x is not None for arm, _ in arms)
+
+
+def _strength(arm: ArmCells, arms: Sequence[tuple[ArmCells, Any]]) -> float:
+    if not _by_series(arms):
+        return 0.9
+    places = sorted({other.x for other, _ in arms if other.x is not None})
+    return 0.3 + 0.7 * (places.index(arm.x) + 1 if arm.x is not None else 1) / len(places)
+
+
+def _window(curves: Sequence[list[dict[str, Any]]]) -> tuple[float, float]:
+    """Limits that show how the runs end: the fall of the first steps and runs that explode leave at the top."""
+    last = max(number(p.get("step")) or 0.0 for points in curves for p in points)
+    ends = sorted(points[-1]["nll"] for points in curves)
+    later = [p["nll"] for points in curves for p in points if (number(p.get("step")) or 0.0) >= 0.1 * last] or ends
+    low, high = min(later), min(max(later), max(2 * ends[len(ends) // 2], ends[0] + 1e-3))
+    room = 0.05 * (high - low) or 0.05
+    return low - room, high + room
+
+
+def _between(places: Sequence[float], logarithmic: bool, steps: int = 60) -> list[float]:
+    """Places close enough for a smooth curve."""
+    low, high = places[0], places[-1]
+    if logarithmic:
+        return [low * (high / low) ** (i / steps) for i in range(steps + 1)]
+    return [low + (high - low) * i / steps for i in range(steps + 1)]
+
+
+def _tame(axes: Any, measured: tuple[float, float]) -> None:
+    """Logarithmic where values span decades; a reference far away must not flatten what was measured."""
+    low, high = axes.dataLim.intervaly
+    if low > 0 and high / low > 50:
+        axes.set_yscale("log")
+    else:
+        room = measured[1] - measured[0]
+        axes.set_ylim(max(axes.get_ylim()[0], measured[0] - room), min(axes.get_ylim()[1], measured[1] + room))
+
+
+def _pyplot() -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    pyplot.rcParams.update(
+        {
+            "font.size": 10,
+            "text.color": INK,
+            "axes.labelcolor": INK,
+            "axes.edgecolor": INK,
+            "xtick.color": INK,
+            "ytick.color": INK,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "axes.grid": True,
+            "axes.grid.axis": "y",
+            "grid.color": GRID,
+            "axes.axisbelow": True,
+            "figure.dpi": 150,
+            "figure.constrained_layout.use": True,
+            "svg.fonttype": "none",  # text stays text: small, searchable, in the reader's own font
+        }
+    )
+    return pyplot
+
+
+def _picture(figure: Any, axes: Any, name: str, title: str, entries: int) -> Picture:
+    """A legend above if there is anything to tell apart, then PNG and SVG; the title stands in the report's text."""
+    pyplot = _pyplot()
+    if entries > 1:
+        columns = 3 if entries > 4 else entries
+        handles, labels = axes.get_legend_handles_labels()
+        legend = figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False)
+        for handle in legend.legend_handles:  # the first line of a series may be a pale one
+            handle.set_alpha(1.0)
+    pyplot.rcParams["svg.hashsalt"] = name  # ids differ between the plots of a page, and a rewrite changes nothing
+    files = {kind: BytesIO() for kind in ("png", "svg")}
+    for kind, file in files.items():
+        figure.savefig(file, format=kind, transparent=kind == "svg", metadata={"Date": None} if kind == "svg" else None)
+    pyplot.close(figure)
+    svg = files["svg"].getvalue().decode()
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    return Picture(name, title, files["png"].getvalue(), in_page(svg), panels=len(figure.axes))

@@ -1,0 +1,95 @@
+"""The tables of a report: every arm with the paper's figures beside ours, every claim with its verdict."""
+
+from collections import Counter
+from collections.abc import Sequence
+from statistics import fmean
+
+from reluformer.study.experiment import Column
+from reluformer.study.report.blocks import Table, Text
+from reluformer.study.report.figures import counted, reason, spread
+from reluformer.study.report.sections import ArmCells, Section
+from reluformer.study.report.verdicts import FAILS, HOLDS, OPEN, verdict
+
+UNKNOWN = Text("unknown", tone="quiet")
+TONES = {HOLDS: "good", FAILS: "bad", OPEN: "open"}
+ARROWS = {"higher": " ↑", "lower": " ↓"}
+
+
+def arm_table(section: Section) -> Table:
+    """A row per arm; each column that the paper has a figure for is followed by the paper's."""
+    paper = section.experiment.paper
+    head, columns = ["arm", "cells"], []
+    for column in section.experiment.columns:
+        columns.append((column, any(column.key in figures for figures in paper.values())))
+        head.append(column.title + ARROWS.get(column.better, ""))
+        head += ["paper"] if columns[-1][1] else []
+    best = {column.key: _best(section, column) for column, _ in columns}
+    rows = []
+    for arm in section.arms:
+        row = [Text(arm.name), _status(arm)]
+        for column, in_paper in columns:
+            row.append(_ours(arm, column, arm.name in best[column.key]))
+            if in_paper:
+                known = paper.get(arm.name, {}).get(column.key)
+                row.append(Text(str(known)) if known else UNKNOWN)
+        rows.append(tuple(row))
+    return Table(tuple(head), tuple(rows), numeric=len(head) - 2)
+
+
+def claim_table(sections: Sequence[Section], with_experiment: bool) -> Table:
+    """A row per claim: what is claimed, the word on it, and the test behind the word."""
+    head = ("verdict", "claim", *(["experiment"] if with_experiment else []), "test", "paper")
+    rows = []
+    for section in sections:
+        for claim in section.experiment.claims:
+            found = verdict(claim, section)
+            measured = f"{claim.metric}: {claim.arm} {claim.relation} {claim.other}"
+            if claim.margin:
+                measured += f" {'±' if claim.relation == '=' else 'by'} {claim.margin:g}"
+            rows.append(
+                (
+                    Text(found.word, bold=True, tone=TONES[found.word]),
+                    Text(claim.text),
+                    *([Text(section.title, tone="quiet")] if with_experiment else []),
+                    Text(f"{measured}; {found.reason}"),
+                    Text(claim.paper) if claim.paper else UNKNOWN,
+                )
+            )
+    return Table(head, tuple(rows))
+
+
+def is_sweep(section: Section) -> bool:
+    """Whether several series run over the same x, so that arms are rivals only where x is the same."""
+    return len({arm.series for arm in section.arms if arm.x is not None}) > 1
+
+
+def _best(section: Section, column: Column) -> set[str]:
+    """The arms with the best mean, in a sweep those at each x; nobody is best alone or among equals."""
+    if column.better not in ("higher", "lower"):
+        return set()
+    sign = 1 if column.better == "higher" else -1
+    sweep, groups = is_sweep(section), dict[float | None, dict[str, float]]()
+    for arm in section.arms:
+        if values := arm.values(column.key):
+            groups.setdefault(arm.x if sweep else None, {})[arm.name] = sign * fmean(values)
+    rivals = [group for group in groups.values() if len(set(group.values())) > 1]
+    return {name for group in rivals for name, value in group.items() if value == max(group.values())}
+
+
+def _status(arm: ArmCells) -> Text:
+    counts = Counter(str(cell.get("status")) for cell in arm.cells)
+    if set(counts) <= {"done"}:
+        return Text(counted(counts), tone="" if counts else "quiet")
+    reasons = dict.fromkeys(reason(cell.get("error")) for cell in arm.cells if cell.get("status") != "done")
+    told = "; ".join(filter(None, reasons))
+    return Text(counted(counts) + (f": {told}" if told else ""), tone="bad")
+
+
+def _ours(arm: ArmCells, column: Column, best: bool) -> Text:
+    values = arm.values(column.key)
+    if not values:
+        return Text("n/a", tone="quiet")
+    text = spread(values, column.digits)
+    if len(values) < len(arm.having("done")):
+        text += f" (n = {len(values)})"
+    return Text(text, bold=best)

@@ -1,0 +1,138 @@
+"""Running a grid of cells, several at a time, each in a process that may die without harm to the others."""
+
+import os
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from reluformer.study.cells import LASTING, Cell, write_cell
+from reluformer.study.worker import STOPPED
+
+# What tells a process that it is one of several: a cell is trained by one alone.
+LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+PATIENCE = 60  # seconds for a process to finish its update and write a checkpoint, once told to stop
+
+# Told what happens to a cell: "running", and at last its status.
+Watch = Callable[[Cell, str], None]
+
+
+def share_of(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells that are this process's own, of those that ``accelerate launch`` started."""
+    rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
+    return list(cells)[rank::world]
+
+
+def unfinished(cells: Sequence[Cell]) -> list[Cell]:
+    """Those without a lasting result."""
+    return [cell for cell in cells if (cell.record() or {}).get("status") not in LASTING]
+
+
+def run_cells(cells: Sequence[Cell], jobs: int, log: Path, watch: Watch = lambda *_: None) -> None:
+    """Run cells, so many at a time; what each has come to stands in its file.
+
+    Args:
+        cells: Run in this order.
+        jobs: Processes.
+        log: Folder for what these say.
+        watch: Called from several threads.
+    """
+    todo = deque(cells)
+    rank = os.environ.get("RANK", "0")
+    workers = [_Worker(jobs, log / f"worker-{rank}-{i}.log", watch) for i in range(min(jobs, len(todo)))]
+    with ThreadPoolExecutor(max(1, len(workers))) as pool:
+        futures = [pool.submit(worker.work, todo) for worker in workers]
+        try:
+            for future in futures:
+                future.result()
+        except BaseException:
+            todo.clear()
+            for worker in workers:
+                worker.stopped = True
+            for worker in workers:
+                worker.stop()
+            raise
+    for worker in workers:
+        worker.close()
+
+
+class _Worker:
+    """A process that runs cells, and is started anew if it dies."""
+
+    def __init__(self, jobs: int, log: Path, watch: Watch) -> None:
+        self.jobs, self.log, self.watch = jobs, log, watch
+        self.process: subprocess.Popen[str] | None = None
+        self.stopped = False
+
+    def work(self, todo: "deque[Cell]") -> None:
+        """Take cells until there are none."""
+        while not self.stopped:
+            try:
+                cell = todo.popleft()
+            except IndexError:
+                return
+            self.watch(cell, "running")
+            began = time.monotonic()
+            status = self._ask(cell)
+            if self.stopped or (not status and self._exit_status() == STOPPED):
+                return
+            if not status:
+                status = "failed"
+                write_cell(cell, status, self._obituary(), {}, time.monotonic() - began)
+            self.watch(cell, status)
+
+    def _ask(self, cell: Cell) -> str:
+        process = self._running()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(cell.to_line() + "\n")
+            process.stdin.flush()
+        except OSError:
+            return ""
+        return process.stdout.readline().strip()
+
+    def _running(self) -> "subprocess.Popen[str]":
+        if self.process is None or self.process.poll() is not None:
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            with self.log.open("ab") as log:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "reluformer.study.worker"],
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=self._environment(),
+                )  # fmt: skip
+        return self.process
+
+    def _environment(self) -> dict[str, str]:
+        environment = {name: value for name, value in os.environ.items() if name not in LAUNCHER}
+        environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.jobs)))
+        if "LOCAL_RANK" in os.environ and "CUDA_VISIBLE_DEVICES" not in os.environ:
+            environment["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]
+        return environment
+
+    def _obituary(self) -> str:
+        code = self._exit_status()
+        cause = f"signal {-code}" if code is not None and code < 0 else f"exit status {code}"
+        return f"the process that ran it ended with {cause}; see {self.log}"
+
+    def _exit_status(self) -> int | None:
+        return self.process.wait() if self.process is not None else None
+
+    def stop(self) -> None:
+        """Let the process write a checkpoint and end."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+
+    def close(self) -> None:
+        """There is no more to do."""
+        if self.process is not None and self.process.stdin is not None:
+            self.process.stdin.close()
+            self.process.wait()
+            if self.process.stdout is not None:
+                self.process.stdout.close()

@@ -1,0 +1,48 @@
+from xml.etree import ElementTree
+
+from reluformer.study.report.plots import pictures
+from reluformer.study.report.sections import sections
+from tests.study.report.samples import cell, cells, curve, experiment, sweep
+
+
+def drawn(found, measured):
+    return pictures(sections([found], measured)[0])
+
+
+def test_a_sweep_and_its_curves():
+    plots = drawn(*sweep())
+    assert [plot.name for plot in plots] == ["slots-1", "slots-curves"]
+    for plot in plots:
+        assert plot.png.startswith(b"\x89PNG")
+        ElementTree.fromstring(plot.svg)
+        assert "ReLU" in plot.svg
+        assert "softmax" in plot.svg
+    assert "half" in plots[0].svg
+    assert plots[1].panels == 2
+    assert "steps" in plots[1].svg
+    assert "seconds" in plots[1].svg
+
+
+def test_ids_differ_between_plots_and_stay_between_runs():
+    first, second = drawn(*sweep()), drawn(*sweep())
+    assert first == second
+    clips = [set(part.split('"')[0] for part in plot.svg.split('<clipPath id="')[1:]) for plot in first]
+    assert clips[0]
+    assert not clips[0] & clips[1]
+
+
+def test_nothing_to_draw():
+    found, _ = sweep()
+    assert drawn(found, []) == []
+    assert drawn(experiment(), cells("ReLU", 1)) == []
+
+
+def test_odd_curves_are_drawn_as_far_as_they_go():
+    nan = float("nan")
+    measured = [
+        cell("ReLU", 0, "diverged", curve=curve(5, 9, 1e9, nan)),
+        cell("ReLU", 1, curve=curve(nan)),
+        cell("softmax", 0, curve=[{"step": 1, "nll": 3.0}, {"nll": 2.0}, {}]),
+    ]
+    (plot,) = drawn(experiment(), measured)
+    assert "a cross: diverged" in plot.title

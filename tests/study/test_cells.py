@@ -1,0 +1,76 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from reluformer.study.bench import Bench
+from reluformer.study.cells import Cell, grid, one_line, run_cell
+from reluformer.study.experiment import Arm, Experiment
+from reluformer.training.errors import TrainingError
+
+
+def experiment(run: object = None) -> Experiment:
+    return Experiment("e", "E", "?", lambda scale: [Arm("A b", {"k": 1}), Arm("c", {}, seeds=1)], run, ())  # type: ignore[arg-type]
+
+
+def test_grid_has_first_seeds_first(bench: Bench, tmp_path: Path) -> None:
+    cells = grid(experiment(), "e.py", bench.scale, bench.corpus, 2, tmp_path)
+    assert [(cell.arm.name, cell.seed) for cell in cells] == [("A b", 0), ("c", 0), ("A b", 1)]
+
+
+def test_name_depends_on_what_the_result_does(bench: Bench, tmp_path: Path) -> None:
+    cell = grid(experiment(), "e.py", bench.scale, bench.corpus, 1, tmp_path)[0]
+    assert cell.path.parent == tmp_path / "cells" / "e"
+    assert cell.path.name.startswith("a-b-0-")
+    assert Cell.from_line(cell.to_line()) == cell
+    same = [replace(cell, scale=replace(cell.scale, seeds=5, slots=(1,))), replace(cell, file="other.py")]
+    assert {x.path for x in same} == {cell.path}
+    other = [
+        replace(cell, seed=1), replace(cell, arm=Arm("A b", {"k": 2})),
+        replace(cell, scale=replace(cell.scale, steps=5)),
+        replace(cell, corpus=replace(cell.corpus, key="other")), replace(cell, study="f"),
+    ]  # fmt: skip
+    assert len({cell.path.name[-21:], *(x.path.name[-21:] for x in other)}) == 6
+
+
+def test_record_says_everything(bench: Bench, tmp_path: Path) -> None:
+    made = experiment(lambda arm, seed, bench: {"nll": 2.5, "curve": [{"step": 1}]})
+    cell = grid(made, "e.py", bench.scale, bench.corpus, 1, tmp_path)[0]
+    assert cell.record() is None
+    assert run_cell(cell, made) == "done"
+    record = json.loads(cell.path.read_bytes())
+    assert record["result"] == {"nll": 2.5}
+    assert record["curve"] == [{"step": 1}]
+    wanted = {
+        "study",
+        "arm",
+        "seed",
+        "scale",
+        "settings",
+        "status",
+        "error",
+        "seconds",
+        "versions",
+        "machine",
+        "corpus",
+    }
+    assert wanted <= record.keys()
+    assert str(cell.path) in record["command"]
+    assert Cell.from_record(record, tmp_path, bench.corpus) == cell
+
+
+def test_interruption_leaves_no_record(bench: Bench, tmp_path: Path) -> None:
+    def stop(*_: object) -> dict[str, object]:
+        raise KeyboardInterrupt
+
+    made = experiment(stop)
+    cell = grid(made, "e.py", bench.scale, bench.corpus, 1, tmp_path)[0]
+    with pytest.raises(KeyboardInterrupt):
+        run_cell(cell, made)
+    assert cell.record() is None
+
+
+def test_errors_are_one_line() -> None:
+    assert one_line(TrainingError("a\n b")) == "a b"
+    assert one_line(KeyError("x")) == "KeyError: 'x'"

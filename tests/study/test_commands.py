@@ -1,0 +1,123 @@
+"""``reluformer study``: what it refuses, what it records, and that it goes on where it was killed."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.study.own import records, write_experiment
+from tests.test_cli import run
+
+REFUSED = {
+    "unknown experiment": (["atention"], "there is no experiment 'atention'; did you mean attention?"),
+    "nothing near": (["zzz"], "there is no experiment 'zzz'; there are attention, centralisation"),
+    "unknown scale": (["--scale", "huge"], "--scale takes smoke, laptop, gpu, got 'huge'"),
+    "no corpus": (["--corpus", "/nowhere"], "/nowhere is no folder of reluformer data prepare"),
+    "test set without corpus": (["--test", "x.jsonl"], "--test needs --corpus"),
+    "no file to add": (["--add", "/nowhere.py"], "/nowhere.py is no Python file"),
+    "no experiment in it": (["--add", __file__], "test_commands.py has no EXPERIMENT = Experiment(...)"),
+    "no cell": (["--cell", __file__], "test_commands.py is no cell of a study"),
+    "no seeds": (["--seeds", "0"], "--seeds"),
+    "a file for a folder": (["--out", __file__], "test_commands.py: File exists"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "words"), REFUSED.values(), ids=REFUSED)
+def test_wrong_argument_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    place = [] if "--out" in arguments else ["--out", str(tmp_path)]
+    status, out, err = run(capsys, "study", *arguments, *place)
+    assert (status, out) == (2, "")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_own_experiment_with_cells_that_fail(capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path) -> None:
+    arms = {"work": {}, "fail": {}, "diverge": {}, "die": {}}
+    file, log = write_experiment(tmp_path, arms)
+    command = ["study", "own", "--add", str(file), "--out", str(out), "--jobs", "2"]
+    status, said, err = run(capsys, *command)
+    assert status == 0
+    assert str(out / "report.md") in said
+    assert "2 of 4 cells failed" in err
+    assert "1 of 4 cells diverged" in err
+    found = records(out)
+    assert len(found) == 4
+    work = found["work 0"]
+    assert (work["status"], work["error"], work["result"]) == ("done", None, {"nll": 1.0})
+    assert work["curve"] == [{"step": 1, "nll": 2.0, "seconds": 0.1}]
+    assert work["scale"] == "smoke"
+    assert work["versions"]["torch"]
+    assert (found["fail 0"]["status"], found["fail 0"]["error"]) == ("failed", "ValueError: no such thing")
+    assert (found["diverge 0"]["status"], found["diverge 0"]["result"]) == ("diverged", {"nll": 9.0})
+    assert found["die 0"]["status"] == "failed"
+    assert "ended with signal 9" in found["die 0"]["error"]
+
+    before = log.read_text().splitlines()
+    run(capsys, *command)  # what lasts is kept; a failure may have been mended
+    again = log.read_text().splitlines()[len(before) :]
+    assert sorted(again) == ["die 0", "fail 0"]
+    shutil.rmtree(out / "cells" / "own")
+
+
+def test_cell_is_run_again_from_its_file(capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path) -> None:
+    file, _ = write_experiment(tmp_path, {"work": {}})
+    assert run(capsys, "study", "own", "--add", str(file), "--out", str(out), "--seeds", "2", "--jobs", "1")[0] == 0
+    record = records(out)["work 1"]
+    command = record["command"].replace("AGAIN", str(tmp_path / "again")).split()
+    status, said, _ = run(capsys, *command[1:])
+    assert status == 0
+    again = records(tmp_path / "again")["work 1"]
+    assert said.startswith(f"done: {tmp_path / 'again' / 'cells' / 'own'}")
+    changing = ("seconds", "date", "command", "corpus_settings")
+    assert {k: x for k, x in again.items() if k not in changing} == {
+        k: x for k, x in record.items() if k not in changing
+    }
+    shutil.rmtree(out / "cells" / "own")
+
+
+def test_killed_study_goes_on(capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path) -> None:
+    arms = {f"work {i}": {"seconds": 0.5} for i in range(8)}
+    file, log = write_experiment(tmp_path, arms)
+    command = ["study", "own", "--add", str(file), "--out", str(out), "--jobs", "2"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "reluformer", *command], stderr=subprocess.DEVNULL, env={**os.environ, "TERM": "dumb"}
+    )
+    deadline = time.monotonic() + 60
+    while len(records(out)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    time.sleep(1)  # nobody is left who would finish a cell
+    kept = records(out)
+    assert 2 <= len(kept) < 8
+    runs = log.read_text().splitlines()
+
+    assert run(capsys, *command)[0] == 0
+    found = records(out)
+    assert len(found) == 8
+    assert all(found[name] == record for name, record in kept.items())
+    again = log.read_text().splitlines()[len(runs) :]
+    assert len(again) == 8 - len(kept)
+    shutil.rmtree(out / "cells" / "own")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_whole_study_at_the_smallest_scale(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    began = time.monotonic()
+    status, _, err = run(capsys, "study", "--scale", "smoke", "--out", str(tmp_path))
+    seconds = time.monotonic() - began
+    assert status == 0
+    assert "failed" not in err
+    names = {path.name for path in (tmp_path / "cells").iterdir()}
+    assert names == {"attention", "centralisation", "documents", "ffn", "maps", "slots", "variance"}
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+    assert len(list((tmp_path / "maps").glob("*.png"))) == 2
+    assert seconds < 120

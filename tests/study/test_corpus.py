@@ -1,0 +1,27 @@
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from reluformer.data.dataset import read_manifest
+from reluformer.data.documents import Languages
+from reluformer.data.files import DataError
+from reluformer.data.prepare import Plan, prepare
+from reluformer.study.corpus import embedded_corpus, open_corpus
+from reluformer.study.scales import SCALES
+from tests.data.corpus import write_corpus
+
+
+def test_embedded_corpus_is_the_same_wherever_it_is(tmp_path: Path) -> None:
+    scale = dataclasses.replace(SCALES["smoke"], chapters=2, vocab=300, lengths=(64,))
+    one, other = (embedded_corpus(tmp_path / name, scale) for name in "ab")
+    assert one.key == other.key
+    assert one.languages == Languages("en", "es")
+    assert read_manifest(one.folder)["lengths"] == [0, 64]
+    assert embedded_corpus(tmp_path / "a", scale) == one
+
+
+def test_corpus_needs_validation_data(tmp_path: Path) -> None:
+    prepare(Plan((write_corpus(tmp_path / "x.jsonl", 3),), Languages("en", "de"), vocab=300), tmp_path / "data", 1)
+    with pytest.raises(DataError, match="has no validation data: prepare it with --valid"):
+        open_corpus(tmp_path / "data")

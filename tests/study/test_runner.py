@@ -1,0 +1,29 @@
+from pathlib import Path
+
+import pytest
+
+from reluformer.study.bench import Bench
+from reluformer.study.cells import grid
+from reluformer.study.experiment import Arm, Experiment
+from reluformer.study.runner import _Worker, share_of
+
+
+def test_processes_share_the_cells(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Experiment("e", "E", "?", lambda scale: [Arm(str(i), {"i": i}) for i in range(5)], None, ())  # type: ignore[arg-type]
+    cells = grid(made, "e.py", bench.scale, bench.corpus, 1, tmp_path)
+    assert share_of(cells) == cells
+    shares = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        shares += share_of(cells)
+    assert sorted(cell.arm.name for cell in shares) == list("01234")
+
+
+def test_a_cell_is_trained_by_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    environment = _Worker(2, tmp_path / "log", lambda *_: None)._environment()
+    assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"} & environment.keys()
+    assert environment["CUDA_VISIBLE_DEVICES"] == "1"
