@@ -211,11 +211,7 @@ def test_too_long_for_learned_positions():
 class TestRegularisation:
     def test_padding_of_the_target_does_not_count(self):
         """Alone or beside a longer one, a target costs the same."""
-        model, inputs = make(regulariser={"mass": 0.1, "entropy": 0.1}).train(), batch()
-        model.config.dropout = 0.0
-        for module in model.modules():
-            if hasattr(module, "dropout"):
-                module.dropout = torch.nn.Identity() if isinstance(module.dropout, torch.nn.Module) else 0.0
+        model, inputs = make(regulariser={"mass": 0.1, "entropy": 0.1}, dropout=0.0).train(), batch()
         labels = torch.randint(3, VOCAB, (1, 5)).expand(2, -1).clone()
         inputs = {name: x[:1].expand(2, -1) for name, x in inputs.items()}
         short = model(**inputs, labels=labels).regularisation

@@ -2,6 +2,8 @@
 
     w_ij = activation(scale * q_i.k_j + bias_h) / (gamma_h * (n_i / 2) ** alpha)        h_i = sum_j w_ij v_j
 
+With ``norm="mass"`` a row is divided by the sum of its weights instead, in which all its factors cancel.
+
 ReLU runs on the fused operator, softmax on PyTorch's own; the rest of the family is written out.
 """
 

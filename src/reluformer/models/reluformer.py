@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
-from transformers.generation.configuration_utils import GenerationMode
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils.generic import can_return_tuple
 
@@ -24,8 +23,9 @@ from reluformer.memory.scale import Gamma
 from reluformer.models.configuration import ReLUFormerConfig
 from reluformer.models.layers import DecoderLayer, EncoderLayer
 from reluformer.models.loss import token_loss
+from reluformer.models.masks import needed
 from reluformer.models.positions import Positions, positions_of, rotation
-from reluformer.models.stepping import StepCache, StoredLayer
+from reluformer.models.stepping import StepCache, SteppingMixin, StoredLayer
 from reluformer.ops import AttentionStats
 from reluformer.ops.attention import ReturnStats
 
@@ -136,7 +136,7 @@ class Encoder(_Side):
         **_: Any,
     ) -> _EncoderOutput:
         """Read the tokens ``(B, N)``; padding is 0 in the mask."""
-        mask = _needed(attention_mask)
+        mask = needed(attention_mask)
         x, rotate = self._enter(input_ids, inputs_embeds, mask)
         regulariser = self._regulariser
         seen, sites = [x], []
@@ -173,7 +173,7 @@ class Decoder(_Side):
     ) -> tuple[Tensor, tuple[Tensor, ...] | None, Tensor | None]:
         """States ``(B, N, width)`` of the last tokens, of all layers if asked, and the regularisation."""
         past: int | Tensor = 0 if past_key_values is None else past_key_values.get_seq_length()
-        mask = _needed(attention_mask)
+        mask = needed(attention_mask)
         x, rotate = self._enter(input_ids, inputs_embeds, mask, past)
         n = x.shape[1]
         if query_mask is None and mask is not None:
@@ -181,7 +181,7 @@ class Decoder(_Side):
         limit = None
         if past_key_values is not None and _is_static(past_key_values):  # its keys go on past the last one written
             limit = torch.arange(n, device=x.device) + past
-        source_mask = _needed(source_mask)
+        source_mask = needed(source_mask)
         regulariser = self._regulariser
         shared = {"query_mask": query_mask, "return_stats": _asked(regulariser)}
         self_options = shared | {"key_mask": mask, "rotate": rotate, "limit": limit}
@@ -284,7 +284,7 @@ class ReLUFormerModel(ReLUFormerPreTrainedModel):
         )
 
 
-class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, GenerationMixin):
+class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, SteppingMixin, GenerationMixin):
     """ReLUFormer with a head over the vocabulary: trains with ``labels``, writes with ``generate``."""
 
     _tied_weights_keys = {  # noqa: RUF012, as the base class has it
@@ -316,28 +316,6 @@ class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, GenerationMi
     def create_masks_for_generate(attention_mask: Tensor | None, **_: Any) -> Tensor | None:
         """Leave the mask ``(B, N)`` as it is: ``generate`` would spread it for attention functions that need that."""
         return attention_mask
-
-    def _prepare_cache_for_generation(  # type: ignore[override]
-        self, generation_config: Any, model_kwargs: dict[str, Any], generation_mode: GenerationMode, *args: Any
-    ) -> None:
-        """What ``generate`` asks for; where it leaves the choice to the model, what decodes fastest."""
-        chosen = model_kwargs.get("past_key_values") is not None or generation_config.cache_implementation is not None
-        base: Any = super()
-        base._prepare_cache_for_generation(generation_config, model_kwargs, generation_mode, *args)
-        plain = generation_mode in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE) or "beam" in generation_mode
-        if plain and not chosen and model_kwargs.get("past_key_values") is not None and self.config.decoder_layers:
-            padded = _needed(model_kwargs.get("attention_mask")) is not None
-            shared = max(generation_config.num_beams, generation_config.num_return_sequences)
-            cache = StepCache(self.config.decoder_layers, self._can_record(), padded, shared)
-            model_kwargs["past_key_values"] = cache
-
-    def _can_record(self) -> bool:
-        return (
-            self.device.type == "cuda"
-            and self.config.positions != "learned"  # which looks whether positions are known
-            and not torch.is_autocast_enabled("cuda")  # whose copies of the weights would be recorded with it
-            and not hasattr(self, "hf_device_map")
-        )
 
     def get_encoder(self, *_: Any, **__: Any) -> Encoder:
         """The encoder, for ``generate``."""
@@ -376,7 +354,7 @@ class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, GenerationMi
             if self._regulariser is not None and options.get("decoder_attention_mask") is None:
                 options.setdefault("decoder_query_mask", labels != -100)
         cache = options.get("past_key_values")
-        if isinstance(cache, StepCache) and labels is None and _is_step(decoder_input_ids, cache, options):
+        if isinstance(cache, StepCache) and labels is None and cache.can_step(decoder_input_ids, options):
             source, mask = options["encoder_outputs"][0], attention_mask if cache.padded else None
             step: Any = cache.step
             logits = step(
@@ -418,33 +396,12 @@ def _cost_of(
     return regulariser(sites, count, query_mask)
 
 
-def _needed(mask: Tensor | None) -> Tensor | None:
-    """The mask as booleans, or None where nothing is masked: the kernels without masks are faster.
-
-    To look is to wait for the GPU, so training does not, and what is compiled or recorded cannot.
-    """
-    if mask is None:
-        return None
-    mask = mask.bool()
-    blind = torch.compiler.is_compiling() or (
-        mask.is_cuda and (torch.is_grad_enabled() or torch.cuda.is_current_stream_capturing())
-    )
-    return mask if blind or not bool(mask.all()) else None
-
-
 def _is_static(cache: EncoderDecoderCache) -> bool:
     """Whether the keys it returns go on past the last one written."""
     layers = cache.self_attention_cache.layers
     return bool(layers) and (
         bool(layers[0].is_compileable) or (isinstance(layers[0], StoredLayer) and layers[0].store.recorded)
     )
-
-
-def _is_step(ids: Tensor | None, cache: StepCache, options: dict[str, Any]) -> bool:
-    """Whether a call asks for one token more and nothing else, which can be recorded."""
-    more = ("decoder_attention_mask", "decoder_inputs_embeds", "output_hidden_states")
-    alone = ids is not None and ids.shape[1] == 1 and options.get("encoder_outputs") is not None
-    return alone and cache.recorded and cache.store.seen > 0 and not any(options.get(name) is not None for name in more)
 
 
 def _add(first: Tensor | None, second: Tensor | None) -> Tensor | None:

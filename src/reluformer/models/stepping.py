@@ -15,7 +15,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from transformers import GenerationMixin
 from transformers.cache_utils import DynamicCache, DynamicLayer, EncoderDecoderCache
+from transformers.generation.configuration_utils import GenerationMode
+
+from reluformer.models.masks import needed
 
 ROOM = 256  # keys there is room for at first; twice as many whenever they are used up
 
@@ -138,6 +142,12 @@ class StepCache(EncoderDecoderCache):
         super().__init__(own, DynamicCache())
         self._graph: Any = None
 
+    def can_step(self, ids: Tensor | None, options: dict[str, Any]) -> bool:
+        """Whether a call of the model asks for one token more and nothing else, which can be recorded."""
+        more = ("decoder_attention_mask", "decoder_inputs_embeds", "output_hidden_states")
+        alone = ids is not None and ids.shape[1] == 1 and options.get("encoder_outputs") is not None
+        return alone and self.recorded and self.store.seen > 0 and all(options.get(name) is None for name in more)
+
     def step(self, ids: Tensor, decode: Callable[[Tensor], Tensor]) -> Tensor:
         """Logits ``(B, 1, V)`` of the tokens that follow ``ids (B, 1)``, in a place that the next step writes to again.
 
@@ -158,8 +168,7 @@ class StepCache(EncoderDecoderCache):
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         self.store.recording = True
-        # Not torch.cuda.graph(), which collects garbage and empties the caches of the allocator first: a tenth of a
-        # second, for every batch.
+        # Not torch.cuda.graph(), which collects garbage and empties the allocator's caches first, for every batch.
         try:
             with torch.cuda.stream(stream):
                 self._graph.capture_begin(capture_error_mode="thread_local")
@@ -174,3 +183,32 @@ class StepCache(EncoderDecoderCache):
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Follow the beams. Those of one source share its keys, which stay where they are."""
         self.store.reorder(beam_idx)
+
+
+class SteppingMixin(GenerationMixin):
+    """``generate`` with a :class:`StepCache`, unless somebody chooses another."""
+
+    config: Any
+    device: Any
+
+    def _prepare_cache_for_generation(  # type: ignore[override]
+        self, generation_config: Any, model_kwargs: dict[str, Any], generation_mode: GenerationMode, *args: Any
+    ) -> None:
+        """What ``generate`` asks for; where it leaves the choice to the model, what decodes fastest."""
+        chosen = model_kwargs.get("past_key_values") is not None or generation_config.cache_implementation is not None
+        base: Any = super()
+        base._prepare_cache_for_generation(generation_config, model_kwargs, generation_mode, *args)
+        plain = generation_mode in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE) or "beam" in generation_mode
+        if plain and not chosen and model_kwargs.get("past_key_values") is not None and self.config.decoder_layers:
+            padded = needed(model_kwargs.get("attention_mask")) is not None
+            shared = max(generation_config.num_beams, generation_config.num_return_sequences)
+            cache = StepCache(self.config.decoder_layers, self._can_record(), padded, shared)
+            model_kwargs["past_key_values"] = cache
+
+    def _can_record(self) -> bool:
+        return (
+            self.device.type == "cuda"
+            and self.config.positions != "learned"  # which looks whether positions are known
+            and not torch.is_autocast_enabled("cuda")  # whose copies of the weights would be recorded with it
+            and not hasattr(self, "hf_device_map")
+        )

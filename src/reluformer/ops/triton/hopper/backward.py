@@ -145,7 +145,7 @@ def visit_queries(
                     if row < plain:
                         x = gl.where(j[:, None] <= i[None, :] + row, x, 0.0)
                 u = rectify(x)
-                if STATS:
+                if STATS:  # dv first, or dp: which is faster depends on D, see kernel-variants-h200.csv
                     r = clamp(x)
                     if D == 64:
                         dv = warpgroup_mma(gl.convert_layout(u, operand), dout, dv, is_async=True)

@@ -1,0 +1,18 @@
+"""Masks of padding, and whether they are needed."""
+
+import torch
+from torch import Tensor
+
+
+def needed(mask: Tensor | None) -> Tensor | None:
+    """The mask as booleans, or None where nothing is masked: the kernels without masks are faster.
+
+    To look is to wait for the GPU, so training does not, and what is compiled or recorded cannot.
+    """
+    if mask is None:
+        return None
+    mask = mask.bool()
+    blind = torch.compiler.is_compiling() or (
+        mask.is_cuda and (torch.is_grad_enabled() or torch.cuda.is_current_stream_capturing())
+    )
+    return mask if blind or not bool(mask.all()) else None
