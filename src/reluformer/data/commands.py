@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from reluformer.data.cleaning import Cleaning
-from reluformer.data.documents import Languages
+from reluformer.data.documents import Document, Languages, to_line
 from reluformer.data.files import DataError
 from reluformer.data.prepare import Plan, Watch
 from reluformer.data.prepare import prepare as prepare_data
@@ -64,6 +64,35 @@ def prepare(
     screen.print(split_table(manifest))
     screen.print(packed_table(manifest))
     screen.print(f"Kept: {out}", style="dim", highlight=False, markup=False, soft_wrap=True)
+
+
+@data.command()
+def sample(
+    inputs: Annotated[list[str], typer.Argument(help="as prepare takes them")],
+    languages: Annotated[str, typer.Option(help="source and target, as the inputs name them, e.g. en-de")],
+    out: Annotated[Path, typer.Option(help="JSONL file, a document of one sentence per line")],
+    pairs: Annotated[int, typer.Option(min=1, help="how many")],
+    seed: Annotated[int, typer.Option(help="another seed, another sample")] = 0,
+) -> None:
+    """Draw sentence pairs at random from all over a corpus: the same ones whatever the order of its files."""
+    from reluformer.data.files import written_file
+    from reluformer.data.sampling import sample_pairs
+
+    spoken = _checked("--languages", lambda: Languages.parse(languages))
+    with _progress() as watch:
+
+        def draw() -> list[Document]:
+            return sample_pairs(inputs, spoken, pairs, seed, lambda done: watch("draw", str(out), done, None))
+
+        drawn = _checked("INPUTS", draw)
+
+    def write() -> None:
+        with written_file(out) as file:
+            for document in drawn:
+                file.write(to_line(document, spoken))
+
+    _checked(None, write)
+    print(f"{len(drawn):,} pairs: {out}")
 
 
 @data.command()

@@ -108,6 +108,13 @@ def read_jsonl(path: Path, languages: Languages) -> Iterator[Document]:
         yield document_of(record, languages, where, default_id=f"{path.name}:{number}")
 
 
+def to_line(document: Document, languages: Languages) -> bytes:
+    """A document as a line of JSONL, as :func:`read_jsonl` reads it."""
+    sides = {languages.source: document.source, languages.target: document.target}
+    first = {"first": document.first} if document.first else {}
+    return json.dumps({"id": document.id, **first, **sides}, ensure_ascii=False).encode() + b"\n"
+
+
 def read_bible(part: str, languages: Languages) -> Iterator[Document]:
     """Chapters of the embedded corpus."""
     try:

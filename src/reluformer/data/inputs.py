@@ -1,6 +1,5 @@
 """Inputs as they were read: their content as hashes, and the clean text that was made of them."""
 
-import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ import numpy as np
 from reluformer.data import bible
 from reluformer.data.arrays import open_array
 from reluformer.data.cleaning import Cleaner, CleaningReport, SeenPairs
-from reluformer.data.documents import HUB, Document, Languages, input_files
+from reluformer.data.documents import HUB, Document, Languages, input_files, to_line
 from reluformer.data.files import hash_of_file, read_json, write_json, written_file
 
 HASH = np.dtype("<u8")
@@ -87,9 +86,7 @@ class CleanText:
                     report.parts += 1
                     report.pairs += len(document.source)
                     report.kept += len(document.source)
-                sides = {languages.source: document.source, languages.target: document.target}
-                record = {"id": document.id, "first": document.first, **sides}
-                file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+                file.write(to_line(document, languages))
                 watch(report.pairs)
         new = np.array([] if cleaner is None else cleaner.new, HASH)
         new.sort()
