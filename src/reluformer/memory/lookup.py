@@ -69,7 +69,8 @@ def lookup(
         out, stats = result if isinstance(result, tuple) else (result, None)
         if by_mass:
             assert stats is not None
-            out, stats = _over_mass(out, stats.mass), stats._replace(mass=(stats.mass > TINY).to(stats.mass))
+            mass = stats.mass
+            out, stats = _over_mass(out, mass), AttentionStats((mass > TINY).to(mass), *stats[1:])
         return out, stats if return_stats else None
     if settings.activation == "softmax" and not return_stats:
         out = _softmax(q, k, v, scale / settings.temperature, causal, key_mask, attn_mask)

@@ -287,7 +287,7 @@ def relu_attention_varlen(
 
 def _kept(stats: AttentionStats, level: int) -> AttentionStats:
     """The statistics of a level, see :class:`Problem`."""
-    return stats if level == 2 else stats._replace(active=stats.active.new_empty(0))
+    return stats if level == 2 else AttentionStats(*stats[:2], stats.active.new_empty(0))
 
 
 def _reference_varlen(

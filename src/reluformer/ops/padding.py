@@ -27,4 +27,4 @@ def rescale(
     counted, seen = (count_visible(band, n, m, mask, None, out.device).to(wide) for mask in (None, key_mask))
     factor = (counted.clamp_min(1) / seen.clamp_min(1)) ** alpha  # (B, 1, N)
     mass = stats.mass * factor if stats.mass.numel() else stats.mass
-    return (out * factor[..., None]).to(out.dtype), stats._replace(mass=mass)
+    return (out * factor[..., None]).to(out.dtype), AttentionStats(mass, *stats[1:])
