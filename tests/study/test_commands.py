@@ -16,6 +16,7 @@ from tests.test_cli import run
 REFUSED = {
     "unknown experiment": (["atention"], "there is no experiment 'atention'; did you mean attention?"),
     "nothing near": (["zzz"], "there is no experiment 'zzz'; there are attention, centralisation"),
+    "unknown arm": (["ffn", "--arm", "softmaxx"], "there is no arm 'softmaxx'; did you mean softmax?"),
     "unknown scale": (["--scale", "huge"], "--scale takes smoke, laptop, gpu, got 'huge'"),
     "no corpus": (["--corpus", "/nowhere"], "/nowhere is no folder of reluformer data prepare"),
     "test set without corpus": (["--test", "x.jsonl"], "--test needs --corpus"),
@@ -64,6 +65,13 @@ def test_own_experiment_with_cells_that_fail(capsys: pytest.CaptureFixture[str],
     again = log.read_text().splitlines()[len(before) :]
     assert sorted(again) == ["die 0", "fail 0"]
     shutil.rmtree(out / "cells" / "own")
+
+
+def test_some_arms_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path) -> None:
+    file, log = write_experiment(tmp_path, {"work": {"seconds": 0.01}, "fail": {"why": "nobody asked"}})
+    command = ["study", "own", "--add", str(file), "--out", str(out), "--seeds", "2"]
+    assert run(capsys, *command, "--arm", "work")[0] == 0
+    assert log.read_text().split() == ["work", "0", "work", "1"]
 
 
 def test_cell_is_run_again_from_its_file(capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path) -> None:

@@ -25,3 +25,17 @@ def test_corpus_needs_validation_data(tmp_path: Path) -> None:
     prepare(Plan((write_corpus(tmp_path / "x.jsonl", 3),), Languages("en", "de"), vocab=300), tmp_path / "data", 1)
     with pytest.raises(DataError, match="has no validation data: prepare it with --valid"):
         open_corpus(tmp_path / "data")
+
+
+def test_corpus_is_known_by_what_its_test_set_says(tmp_path: Path) -> None:
+    train, valid, test = (write_corpus(tmp_path / f"{name}.jsonl", 3, i) for i, name in enumerate("xyz"))
+    prepare(Plan((train,), Languages("en", "de"), (valid,), vocab=300), tmp_path / "data", 1)
+    key = open_corpus(tmp_path / "data", str(test)).key
+    moved = tmp_path / "moved.jsonl"
+    moved.write_bytes(Path(test).read_bytes())
+    assert open_corpus(tmp_path / "data", str(moved)).key == key
+    assert open_corpus(tmp_path / "data").key != key
+    moved.write_bytes(moved.read_bytes() * 2)
+    assert open_corpus(tmp_path / "data", str(moved)).key != key
+    with pytest.raises(DataError, match=r"/nowhere\.jsonl does not exist"):
+        open_corpus(tmp_path / "data", "/nowhere.jsonl")

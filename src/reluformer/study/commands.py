@@ -31,6 +31,9 @@ def study(
     test: Annotated[
         str, typer.Option(help="test documents for --corpus, as evaluate takes them; by default its validation data")
     ] = "",
+    arm: Annotated[
+        list[str] | None, typer.Option(help="run these arms alone; the report has whatever is there; may be repeated")
+    ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="runs of every arm; by default the scale's")] = None,
     out: Annotated[Path, typer.Option(help="folder for cells, models and the report")] = Path("study"),
     jobs: Annotated[
@@ -49,7 +52,7 @@ def study(
         if cell is not None:
             _again(cell, corpus, out)
         else:
-            _study(names or [], scale, corpus, test, seeds, out, jobs, add or [])
+            _study(names or [], scale, corpus, test, arm or [], seeds, out, jobs, add or [])
     except (StudyError, DataError) as error:
         _refuse(str(error))
     except OSError as error:
@@ -57,8 +60,8 @@ def study(
 
 
 def _study(
-    names: list[str], scale: str, folder: Path | None, test: str, seeds: int | None, out: Path, jobs: int | None,
-    add: list[Path],
+    names: list[str], scale: str, folder: Path | None, test: str, arms: list[str], seeds: int | None, out: Path,
+    jobs: int | None, add: list[Path],
 ) -> None:  # fmt: skip
     from reluformer.study.cells import grid
     from reluformer.study.corpus import embedded_corpus, open_corpus
@@ -68,7 +71,7 @@ def _study(
     from reluformer.study.scales import SCALES
 
     found = find_experiments(add)
-    chosen = choose(found, names)
+    chosen = choose("experiment", found, names)
     if scale not in SCALES:
         _refuse(f"--scale takes {', '.join(SCALES)}, got {scale!r}")
     if folder is None and test:
@@ -77,7 +80,8 @@ def _study(
     size = SCALES[scale]
     data: Corpus = embedded_corpus(out, size) if folder is None else open_corpus(folder, test)
     cells = [c for name in chosen for c in grid(*found[name], size, data, seeds, out)]
-    mine = share_of(cells)
+    wanted = choose("arm", dict.fromkeys(cell.arm.name for cell in cells), arms)
+    mine = share_of([cell for cell in cells if cell.arm.name in wanted])
     todo = unfinished(mine)
     count = jobs or _default_jobs()
     try:

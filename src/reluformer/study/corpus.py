@@ -8,8 +8,8 @@ from typing import Any
 
 from reluformer.data.bible import bible_documents
 from reluformer.data.dataset import read_manifest
-from reluformer.data.documents import Languages
-from reluformer.data.files import DataError, hash_of, written_file
+from reluformer.data.documents import Languages, input_files
+from reluformer.data.files import DataError, hash_of, hash_of_file, written_file
 from reluformer.data.prepare import Plan, prepare
 from reluformer.study.locks import locked
 from reluformer.study.scales import Scale
@@ -64,7 +64,8 @@ def _corpus(folder: Path, name: str, test: str) -> Corpus:
     if "valid" not in manifest["splits"]:
         raise DataError(f"{folder} has no validation data: prepare it with --valid")
     content = [shard["content"] for split in manifest["splits"].values() for shard in split["shards"]]
-    return Corpus(str(folder), name, hash_of([content, manifest["tokenizer"]["sha256"], test]), test)
+    tested = [hash_of_file(path) for path in input_files(test)] if test else []
+    return Corpus(str(folder), name, hash_of([content, manifest["tokenizer"]["sha256"], tested or test]), test)
 
 
 def _write(path: Path, part: str, count: int) -> str:

@@ -3,7 +3,7 @@
 import difflib
 import importlib.util
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from reluformer.study.experiment import Experiment, StudyError
@@ -55,11 +55,11 @@ def load_experiment(path: Path) -> Experiment | None:
     raise StudyError(f"{path} has no EXPERIMENT = Experiment(...)")
 
 
-def choose(found: dict[str, tuple[Experiment, str]], names: Sequence[str]) -> list[str]:
+def choose(kind: str, known: Collection[str], names: Sequence[str]) -> list[str]:
     """The names that were asked for, all if none was; one that is not there is an error that names the nearest."""
     for name in names:
-        if name not in found:
-            near = difflib.get_close_matches(name, found, 1, 0.4)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(found)}"
-            raise StudyError(f"there is no experiment {name!r}; {hint}")
-    return list(dict.fromkeys(names)) or list(found)
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1, 0.4)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+            raise StudyError(f"there is no {kind} {name!r}; {hint}")
+    return list(dict.fromkeys(names)) or list(known)
