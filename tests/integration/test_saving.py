@@ -91,14 +91,15 @@ def test_the_configuration_says_what_the_memories_are(tmp_path: Path):
     assert AutoConfig.from_pretrained(tmp_path).relu_memory == MemorySettings(alpha=0.7, gamma="fixed").to_dict()
 
 
-@pytest.mark.parametrize("gamma", ["none", "fixed", "learned"])
+@pytest.mark.parametrize("gamma", ["none", "fixed", "learned", "shared"])
 def test_gamma_of_every_kind_comes_back(gamma, tmp_path: Path):
     batch = batch_for("bert")
     model = convert(stock("bert"), batch=batch, settings={"gamma": gamma})
     model.save_pretrained(tmp_path)
     again = AutoModelForMaskedLM.from_pretrained(tmp_path)
     torch.testing.assert_close(logits(again, batch), logits(model, batch), rtol=0, atol=0)
-    assert len([x for x in again.parameters() if x.shape == (4,)]) == (2 if gamma == "learned" else 0)
+    learned = {"learned": [(4,)] * 2, "shared": [(1,)] * 2}  # of two layers
+    assert [x.shape for name, x in again.named_parameters() if "gamma" in name] == learned.get(gamma, [])
 
 
 def test_a_stock_class_stops_at_a_converted_folder(tmp_path: Path):

@@ -4,8 +4,7 @@ import torch
 from reluformer import relu_attention
 from reluformer.memory import Attention, MemorySettings
 from reluformer.memory.activations import ACTIVATIONS
-
-SOFTMAX = MemorySettings("softmax", alpha=0.0, gamma="none")
+from reluformer.memory.settings import SOFTMAX_ATTENTION
 
 
 def heads_of(x, heads):
@@ -21,7 +20,7 @@ def test_self_attention_is_projections_around_the_operator():
 
 
 def test_softmax_is_that_of_pytorch():
-    attention = Attention(32, 4, SOFTMAX)
+    attention = Attention(32, 4, SOFTMAX_ATTENTION)
     theirs = torch.nn.MultiheadAttention(32, 4, batch_first=True)
     with torch.no_grad():
         theirs.in_proj_weight.copy_(torch.cat([x.weight for x in (attention.query, attention.key, attention.value)]))
@@ -73,6 +72,27 @@ def test_statistics_only_if_asked_for(monkeypatch):
     assert none is None
     torch.testing.assert_close(out, plain)
     assert stats.mass.shape == (2, 4, 9)
+
+
+@pytest.mark.parametrize("norm", ["none", "mass"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_softmax_has_its_share_and_no_more(causal, norm):
+    attention = Attention(32, 4, MemorySettings(norm=norm, bias=0.5), key_heads=2, causal=causal)
+    softmax = Attention(32, 4, SOFTMAX_ATTENTION, key_heads=2, causal=causal)
+    softmax.load_state_dict(attention.state_dict(), strict=False)
+    x, mask = torch.randn(2, 9, 32), torch.arange(9)[None] < torch.tensor([[9], [6]])
+
+    def at(share):
+        attention.softmax_share = None if share is None else torch.tensor(share)
+        return attention(x, key_mask=mask, return_stats="mass_entropy")
+
+    own, stats = at(None)
+    soft, _ = softmax(x, key_mask=mask)
+    assert torch.equal(at(0.0)[0], own)
+    torch.testing.assert_close(at(0.25)[0], 0.25 * soft + 0.75 * own)
+    assert torch.equal(at(1.0)[0], soft)
+    assert torch.equal(at(1.0)[1].mass, stats.mass)  # the statistics are those of what it turns into
+    assert not any("share" in name for name in attention.state_dict())
 
 
 def test_counts_the_keys_in_sight():

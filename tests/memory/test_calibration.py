@@ -71,16 +71,35 @@ def test_unit_mass_on_the_first_batch(length, causal):
     assert model.training
 
 
+def test_unit_mass_over_all_heads_of_a_shared_gamma():
+    attention = Attention(64, 4, MemorySettings(gamma="shared"))
+    with torch.no_grad():
+        attention.query.weight[:16] *= 5  # a head with more mass than the others
+    x, mask = torch.randn(2, 30, 64), torch.arange(30)[None] < torch.tensor([[30], [20]])
+    calibrate(attention, x, key_mask=mask, query_mask=mask)
+    _, stats = attention(x, key_mask=mask, return_stats=True)
+    mass = stats.mass.transpose(1, 2)[mask]  # (rows, heads)
+    assert mass[mass > 0].mean().item() == pytest.approx(1, rel=1e-4)
+    assert mass[:, 0].mean() > 2 * mass[:, 1:].mean()
+    assert attention.gamma.log_gamma.shape == (1,)
+    assert attention.gamma().shape == (4,)
+    assert attention.gamma().is_contiguous()  # the kernels read one after another
+    attention(x)[0].square().sum().backward()
+    assert attention.gamma.log_gamma.grad.isfinite()
+
+
+@pytest.mark.parametrize("gamma", ["learned", "shared"])
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-def test_the_formula_sets_every_gamma(activation):
-    model = Two(MemorySettings(activation), causal=False)
+def test_the_formula_sets_every_gamma(activation, gamma):
+    model = Two(MemorySettings(activation, gamma=gamma), causal=False)
     start_gammas(model, 100)
     mass = expected_mass(model.first.settings, 100)
     expected = mass if mass > 0 else 1.0  # identity: there is nothing to scale
     torch.testing.assert_close(model.second.gamma(), torch.full((4,), expected, dtype=torch.float32))
 
 
-def test_a_dead_head_keeps_its_gamma():
-    attention = Attention(8, 2, MemorySettings(bias=-1e6))
+@pytest.mark.parametrize("gamma", ["learned", "shared"])
+def test_a_dead_head_keeps_its_gamma(gamma):
+    attention = Attention(8, 2, MemorySettings(bias=-1e6, gamma=gamma))
     calibrate(attention, torch.randn(1, 4, 8))
     assert attention.gamma().tolist() == [1.0, 1.0]

@@ -6,7 +6,7 @@ import torch
 from reluformer.memory import MemorySettings
 from reluformer.memory.activations import ACTIVATIONS
 from reluformer.memory.lookup import lookup, weights_of
-from reluformer.memory.settings import SIGNED
+from reluformer.memory.settings import SIGNED, SOFTMAX_ATTENTION
 
 SIGNED_MASS = {(x, "mass") for x in SIGNED}
 
@@ -80,6 +80,14 @@ def test_softmax_is_pytorch_s_own():
     plain = MemorySettings("softmax", alpha=0.0, gamma="none")
     expected = torch.nn.functional.scaled_dot_product_attention(q, k, v)
     torch.testing.assert_close(lookup(q, k, v, plain)[0], expected)
+
+
+def test_causal_softmax_is_one_graph_for_all_lengths():
+    compiled = torch.compile(lookup, fullgraph=True, backend="eager")
+    for n in (9, 5, 1):
+        q, k, v = case(hk=4, n=n, m=n)
+        expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        torch.testing.assert_close(compiled(q, k, v, SOFTMAX_ATTENTION, causal=True)[0], expected)
 
 
 def test_a_temperature_divides_the_scores():

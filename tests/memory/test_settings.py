@@ -16,7 +16,7 @@ def test_survive_a_configuration(activation):
         ({"activation": "rely"}, r"cross\.activation must be one of relu, .*, got 'rely'"),
         ({"alpha": -1}, r"cross\.alpha must be a number >= 0, got -1"),
         ({"alpha": "half"}, r"cross\.alpha must be a number >= 0, got 'half'"),
-        ({"gamma": 3.0}, r"cross\.gamma must be one of none, fixed, learned, got 3\.0"),
+        ({"gamma": 3.0}, r"cross\.gamma must be one of none, fixed, learned, shared, got 3\.0"),
         ({"norm": "mass", "activation": "gelu"}, r"cross\.norm must not be 'mass' for gelu, whose weights may be neg"),
         ({"norm": "batch"}, r"cross\.norm must be one of none, mass, layer, gated, got 'batch'"),
         ({"bias": "yes"}, r"cross\.bias must be None or a number, got 'yes'"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
+from reluformer.memory import Attention
 from reluformer.memory.activations import ACTIVATIONS, NORMALISED
 from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
 
@@ -93,6 +94,17 @@ def test_beams_and_sampling():
     assert model.generate(**inputs, max_new_tokens=8, do_sample=True).shape == (2, 9)
 
 
+@pytest.mark.parametrize("beams", [1, 3])
+def test_softmax_s_share_is_there_in_generation_too(beams):
+    model, twin, inputs = make(), make("softmax"), batch()
+    twin.load_state_dict({name: x for name, x in model.state_dict().items() if "gamma" not in name})
+    expected, plain = (generate(x, inputs, num_beams=beams) for x in (twin, model))
+    assert plain[0].tolist() != expected[0].tolist()
+    for memory in (x for x in model.modules() if isinstance(x, Attention)):
+        memory.softmax_share = torch.ones(())
+    assert_same(generate(model, inputs, num_beams=beams), expected)
+
+
 class TestTraining:
     def test_loss_is_the_mean_cross_entropy_of_the_labels(self):
         model, inputs = make(), batch()
@@ -153,7 +165,8 @@ class TestTraining:
 class TestSaving:
     @pytest.mark.parametrize("tied", [True, False])
     def test_reloads_bit_equal_in_a_new_process(self, tied, tmp_path):
-        model, inputs = make(tie_word_embeddings=tied, cross={"gamma": "fixed"}), batch()
+        gammas = {"cross": {"gamma": "fixed"}, "encoder_self": {"gamma": "shared"}}
+        model, inputs = make(tie_word_embeddings=tied, **gammas), batch()
         with torch.no_grad():
             for p in model.parameters():  # nothing may be what a fresh model would have anyway
                 p.add_(0.1 * torch.randn_like(p))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 EXPERIMENT = """
-import os, signal, time
+import multiprocessing, os, signal, time
 from reluformer.study.experiment import Arm, Column, Diverged, Experiment
 
 ARMS = {arms!r}
@@ -18,6 +18,11 @@ def run(arm, seed, bench):
         raise ValueError("no such\\nthing")
     if does == "diverge":
         raise Diverged("the loss is not a number", {{"nll": 9.0}})
+    if does == "fork":
+        child = multiprocessing.get_context("fork").Process(target=int)
+        child.start()
+        child.join(20)
+        assert child.exitcode == 0
     if does == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(arm.settings.get("seconds", 0))

@@ -41,6 +41,13 @@ def test_recipe_of_documents_ends_on_them(bench: Bench) -> None:
     assert recipe.model["cross"] == {"alpha": 1.0}
 
 
+def test_a_share_of_a_run_becomes_updates(bench: Bench) -> None:
+    usual = bench.recipe({}, 0, 0, steps=40)
+    assert (usual.optimiser.warmup, usual.regulariser_warmup, usual.anneal) == (10, 10, 0)
+    shares = bench.recipe({}, 0, 0, steps=40, anneal=0.25, optimiser={"warmup": 0.5}, regulariser_warmup=0)
+    assert (shares.optimiser.warmup, shares.regulariser_warmup, shares.anneal) == (20, 0, 10)
+
+
 def test_one_model_has_one_name(bench: Bench) -> None:
     plain = bench.model()
     assert bench.model(ffn={"activation": "relu"}, cross={"gamma": "none"}, regulariser={"mass": 0.0}) == plain

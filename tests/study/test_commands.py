@@ -67,6 +67,13 @@ def test_own_experiment_with_cells_that_fail(capsys: pytest.CaptureFixture[str],
     shutil.rmtree(out / "cells" / "own")
 
 
+def test_cell_may_fork(capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path) -> None:
+    """As loaders of data do, on a GPU."""
+    file, _ = write_experiment(tmp_path, {"fork": {}})
+    assert run(capsys, "study", "own", "--add", str(file), "--out", str(out))[0] == 0
+    assert records(out)["fork 0"]["status"] == "done"
+
+
 def test_some_arms_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path) -> None:
     file, log = write_experiment(tmp_path, {"work": {"seconds": 0.01}, "fail": {"why": "nobody asked"}})
     command = ["study", "own", "--add", str(file), "--out", str(out), "--seeds", "2"]

@@ -54,6 +54,8 @@ def test_written_and_read_again(path, tmp_path):
         ("optimiser.lr=fast", r"optimiser\.lr must be a number, got 'fast'"),
         ("optimiser.schedule=exponential", r"optimiser\.schedule must be one of inverse_sqrt, .*, got 'exponential'"),
         ("batches.cost=0", r"batches\.cost must be at least 1, got 0"),
+        ("anneal=151", r"anneal must be at most the 150 updates of all stages, got 151"),
+        ("anneal=-1", r"anneal must be at least 0, got -1"),
         ("seed=1.5", r"seed must be an int, got 1\.5"),
         ("seed=true", r"seed must be an int, got True"),
         ("stages=[]", r"stages must have at least one entry, got none"),

@@ -1,8 +1,10 @@
 """``reluformer bench trainers``: whole training runs on real data, ours and a stock Marian with the stock trainer."""
 
+import gc
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import torch
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallback
 
 from reluformer.bench.models import MARIAN, REGULARISED, REGULARISER, TWIN, Load, marian
+from reluformer.bench.timing import release
 from reluformer.data.dataset import PackedDataset, read_manifest
 from reluformer.data.tokenizer import PAD_ID
 from reluformer.training.arguments import uses_gpu
@@ -57,12 +60,17 @@ class Row:
         return about | {"trainer": self.name} | {name: getattr(self, name) for name in names}
 
 
-def race(run: Run, out: Path) -> list[Row]:
+def race(run: Run, out: Path) -> Iterator[Row]:
     """Train everybody for as many steps, on as many tokens a step or so; what they write goes to ``out``."""
-    rows = [_ours(run, REGULARISED, out), _ours(run, TWIN, out), _stock(run, out)]
-    for row in rows:
-        row.vs_marian = row.tokens_per_s / rows[-1].tokens_per_s
-    return rows
+    stock = _stock(run, out)
+    stock.vs_marian = 1.0
+    yield stock
+    for name in (REGULARISED, TWIN):
+        gc.collect()  # a trainer and its model know each other
+        release(torch.device("cuda" if uses_gpu() else "cpu"))
+        row = _ours(run, name, out)
+        row.vs_marian = row.tokens_per_s / stock.tokens_per_s
+        yield row
 
 
 def _recipe(run: Run, name: str, out: Path) -> Recipe:
@@ -121,6 +129,8 @@ def _stock(run: Run, out: Path) -> Row:
 
     try:
         return trained()
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError:  # cuDNN's attention takes masks, but has failed backwards with them: the next fastest, then
         torch.backends.cuda.enable_cudnn_sdp(False)
         try:

@@ -11,7 +11,7 @@ from reluformer.memory.lookup import lookup, up_to
 from reluformer.memory.norms import output_norm
 from reluformer.memory.persistent import PersistentMemory
 from reluformer.memory.scale import Gamma
-from reluformer.memory.settings import MemorySettings
+from reluformer.memory.settings import SOFTMAX_ATTENTION, MemorySettings
 from reluformer.ops import AttentionStats
 from reluformer.ops.attention import ReturnStats
 from reluformer.ops.visibility import UNBOUNDED, Band, count_visible
@@ -29,7 +29,14 @@ class Attention(nn.Module):
         settings: What kind of memory it is.
         key_heads: Key heads, a divisor of ``heads``; None for as many.
         causal: Whether later positions are hidden from a query.
+
+    Attributes:
+        softmax_share: While training turns softmax into this memory, how much of the output is still softmax's, as a
+            tensor ``()``, since compiled code would take a number for a constant; None for no softmax at all. It is not
+            stored with the model.
     """
+
+    softmax_share: Tensor | None = None
 
     def __init__(
         self,
@@ -91,9 +98,9 @@ class Attention(nn.Module):
         call = self._call(x, context, key_mask, attn_mask, limit, rotate, store)
         shared = call["q"].shape[0] // call["k"].shape[0]
         if shared > 1:
-            out, stats = _lookup_shared(call, shared), None
+            out, stats = self._look_up_shared(call, shared), None
         else:
-            out, stats = lookup(**call, return_stats=return_stats)
+            out, stats = self._look_up(call, return_stats)
         out = out.transpose(1, 2).flatten(2)  # (B, N, width)
         return self.output(out if self.norm is None else self.norm(out)), stats
 
@@ -138,6 +145,22 @@ class Attention(nn.Module):
             "key_mask": key_mask, "attn_mask": attn_mask, "limit": limit,
         }  # fmt: skip
 
+    def _look_up(self, call: dict[str, Any], return_stats: ReturnStats = False) -> tuple[Tensor, AttentionStats | None]:
+        """The sums, with softmax's share in them, and the statistics of the memory itself."""
+        out, stats = lookup(**call, return_stats=return_stats)
+        if self.softmax_share is not None:
+            soft, _ = lookup(**call | {"settings": SOFTMAX_ATTENTION, "gamma": None, "bias": None})
+            out = self.softmax_share * soft + (1 - self.softmax_share) * out
+        return out, stats
+
+    def _look_up_shared(self, call: dict[str, Any], shared: int) -> Tensor:
+        """Queries ``(B * shared, H, N, D)`` in keys ``(B, Hk, M, D)``: those that share keys stand together."""
+        q, key_mask = call["q"], call["key_mask"]
+        _, heads, n, d = q.shape
+        q = q.view(-1, shared, heads, n, d).transpose(1, 2).reshape(-1, heads, shared * n, d)
+        out, _ = self._look_up(call | {"q": q, "key_mask": None if key_mask is None else key_mask[::shared]})
+        return out.view(-1, heads, shared, n, d).transpose(1, 2).reshape(-1, heads, n, d)
+
     def _split(self, x: Tensor, norm: nn.Module | None = None) -> Tensor:
         x = x.view(*x.shape[:-1], -1, self.head_dim).transpose(1, 2)  # (B, N, H * D) -> (B, H, N, D)
         return x if norm is None else norm(x)
@@ -152,12 +175,3 @@ class Attention(nn.Module):
         _, stats = lookup(**self._call(x, context, **options), return_stats="mass_entropy")
         assert stats is not None
         self.gamma.take_in(stats.mass, query_mask)
-
-
-def _lookup_shared(call: dict[str, Any], shared: int) -> Tensor:
-    """Queries ``(B * shared, H, N, D)`` in keys and values ``(B, Hk, M, D)``: those that share keys stand together."""
-    q, key_mask = call["q"], call["key_mask"]
-    _, heads, n, d = q.shape
-    q = q.view(-1, shared, heads, n, d).transpose(1, 2).reshape(-1, heads, shared * n, d)
-    out, _ = lookup(**call | {"q": q, "key_mask": None if key_mask is None else key_mask[::shared]})
-    return out.view(-1, heads, shared, n, d).transpose(1, 2).reshape(-1, heads, n, d)

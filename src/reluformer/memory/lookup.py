@@ -197,7 +197,9 @@ def _softmax(
     n, m = q.shape[2], k.shape[2]
     grouped = q.shape[1] != k.shape[1]
     if key_mask is None and attn_mask is None and (not causal or n in (1, m)):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal and n > 1, scale=scale, enable_gqa=grouped)
+        if n == 1:  # a branch: of a length that torch.compile leaves open, "n > 1" is no bool, which breaks its graph
+            causal = False
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
     visible = _visible(n, m, causal, key_mask, attn_mask, q.device)
     assert visible is not None
     # A row that sees nothing is NaN in some of PyTorch's kernels: let it see everything, then take it away.

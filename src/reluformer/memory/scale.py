@@ -1,4 +1,4 @@
-"""Gamma: one positive number per head that divides the weights."""
+"""Gamma: one positive number per head, or for all heads of a site, that divides the weights."""
 
 import math
 
@@ -11,8 +11,9 @@ from reluformer.memory.settings import MemorySettings
 class Gamma(nn.Module):
     """Gamma of every head, kept as its logarithm so that it stays positive; ``forward`` gives it or None.
 
-    A parameter if the settings say ``"learned"``, a buffer if ``"fixed"``: stored with the model either way. ``start``
-    is where it was told to start, for who makes the weights anew.
+    A parameter if the settings say ``"learned"``, or ``"shared"`` for one number that is every head's; a buffer if
+    ``"fixed"``: stored with the model either way. ``start`` is where it was told to start, for who makes the weights
+    anew.
     """
 
     log_gamma: Tensor | None
@@ -20,16 +21,20 @@ class Gamma(nn.Module):
 
     def __init__(self, settings: MemorySettings, heads: int) -> None:
         super().__init__()
-        start = torch.zeros(heads)
+        self.heads = heads
         kind = "none" if settings.norm == "mass" else settings.gamma  # which it would cancel
-        if kind == "learned":
+        start = torch.zeros(1 if kind == "shared" else heads)
+        if kind in ("learned", "shared"):
             self.log_gamma = nn.Parameter(start)
         else:
             self.register_buffer("log_gamma", start if kind == "fixed" else None)
 
     def forward(self) -> Tensor | None:
         """Gamma ``(heads,)``, or None where there is none."""
-        return None if self.log_gamma is None else self.log_gamma.exp()
+        if self.log_gamma is None:
+            return None
+        gamma = self.log_gamma.exp()
+        return gamma if len(gamma) == self.heads else gamma.repeat(self.heads)  # kernels read them side by side
 
     @torch.no_grad()
     def start_at(self, gamma: float) -> None:
@@ -42,13 +47,16 @@ class Gamma(nn.Module):
     def take_in(self, mass: Tensor, query_mask: Tensor | None = None) -> None:
         """Divide the weights by the mean of these masses ``(B, heads, N)`` too, over rows that are alive.
 
-        ``query_mask (B, N)`` says which rows count; a head without any keeps its gamma.
+        ``query_mask (B, N)`` says which rows count; a head without any keeps its gamma. A shared one takes the mean of
+        all heads' rows.
         """
         if self.log_gamma is None:
             return
         counted = mass > 0
         if query_mask is not None:
             counted = counted & query_mask[:, None, :]
-        rows = counted.sum((0, 2))  # (heads,)
-        mean = mass.where(counted, 0.0).sum((0, 2)) / rows.clamp_min(1)
+        rows, total = counted.sum((0, 2)), mass.where(counted, 0.0).sum((0, 2))  # (heads,)
+        if len(self.log_gamma) != self.heads:
+            rows, total = rows.sum(0, keepdim=True), total.sum(0, keepdim=True)
+        mean = total / rows.clamp_min(1)
         self.log_gamma += torch.where(rows > 0, mean, 1.0).log().to(self.log_gamma)

@@ -9,7 +9,7 @@ from typing import Any
 
 from reluformer.memory.activations import ACTIVATIONS, NORMALISED
 
-GAMMAS = ("none", "fixed", "learned")
+GAMMAS = ("none", "fixed", "learned", "shared")
 NORMS = ("none", "mass", "layer", "gated")
 SIGNED = ("gelu", "identity")  # whose weights may be negative, hence sum to anything
 
@@ -21,8 +21,9 @@ class MemorySettings:
     Attributes:
         activation: One of :data:`~reluformer.memory.activations.ACTIVATIONS`.
         alpha: Exponent of the number of slots that a query sees, at least 0.
-        gamma: ``"none"`` for 1; ``"fixed"`` or ``"learned"`` for one positive number per head, which starts where the
-            mean row of weights sums to 1 (see :func:`~reluformer.memory.calibrate`).
+        gamma: ``"none"`` for 1; ``"fixed"`` or ``"learned"`` for one positive number per head; ``"shared"`` for one,
+            learned, of all heads. It starts where the mean row of weights sums to 1 (see
+            :func:`~reluformer.memory.calibrate`).
         norm: Of the value sum: ``"none"``, ``"mass"`` for division by the sum of the weights, which makes every row a
             distribution (gamma and alpha cancel), ``"layer"`` for a layer norm, ``"gated"`` for ReLA's RMS norm with a
             gate.
@@ -88,3 +89,6 @@ def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
 def _number(name: str, value: object, takes: str, holds: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, Real) or not holds(value):
         raise ValueError(f"{name} must be {takes}, got {value!r}")
+
+
+SOFTMAX_ATTENTION = MemorySettings(activation="softmax", alpha=0.0, gamma="none")  # that of a Transformer

@@ -6,14 +6,13 @@ from typing import Any
 from transformers import PreTrainedConfig
 
 from reluformer.memory.regulariser import Regulariser
-from reluformer.memory.settings import MemorySettings
+from reluformer.memory.settings import SOFTMAX_ATTENTION, MemorySettings
 
 SITES = ("encoder_self", "decoder_self", "cross", "ffn")
 POSITIONS = ("sinusoidal", "learned", "rotary")
 NORM_ORDERS = ("pre", "post")
 
 RELU_ATTENTION = MemorySettings()
-SOFTMAX_ATTENTION = MemorySettings(activation="softmax", alpha=0.0, gamma="none")
 RELU_FFN = MemorySettings(alpha=0.0, gamma="none", bias=0.0)
 
 # Sizes of the presets: width, heads, layers of the encoder and of the decoder, slots of the FFN, dropout.

@@ -49,7 +49,8 @@ class Bench:
                 part; ``family`` for ``reluformer``.
             seed: Of the run.
             length: Of the documents that it ends on; 0 for sentences alone.
-            changes: Of the recipe: ``calibrate=False``, ``optimiser={"lr": 1e-3}``, ``steps=100``.
+            changes: Of the recipe: ``calibrate=False``, ``optimiser={"lr": 1e-3}``, ``steps=100``. A number of updates
+                may be a share of all, if it has a point: ``anneal=0.25``, ``optimiser={"warmup": 0.5}``.
 
         Raises:
             Diverged: With what could be measured.
@@ -79,22 +80,24 @@ class Bench:
         long = round(steps * scale.long_share) if length else 0
         stages = [Stage(0, steps - long)] + ([Stage(length, long)] if length else [])
         every = max(1, steps // scale.points)
-        warmup = max(1, round(steps * scale.warmup))
-        optimiser = {"lr": scale.lr, "warmup": warmup} | changes.pop("optimiser", {})
+        optimiser = {"lr": scale.lr, "warmup": scale.warmup} | changes.pop("optimiser", {})
         settings: dict[str, Any] = {
-            "calibrate": True, "regulariser_warmup": warmup, "compile": scale.compile, "log_every": min(50, every),
-            "precision": "auto",
-        }  # fmt: skip
+            "calibrate": True, "regulariser_warmup": scale.warmup, "compile": scale.compile,
+            "log_every": min(50, every), "precision": "auto",
+        } | changes  # fmt: skip
+        for place, name in ((optimiser, "warmup"), (settings, "regulariser_warmup"), (settings, "anneal")):
+            if isinstance(place.get(name), float):
+                place[name] = max(1, round(steps * place[name]))
         return Recipe(
             data=self.corpus.folder,
             out="",
             stages=tuple(stages),
             model=self.model(**model),
             optimiser=Optimiser(**optimiser),
-            batches=Batches(**{"cost": scale.cost} | changes.pop("batches", {})),
+            batches=Batches(**{"cost": scale.cost} | settings.pop("batches", {})),
             checkpoints=Checkpoints(every=every, keep=scale.average, average=scale.average),
             seed=seed,
-            **settings | changes,
+            **settings,
         )
 
     def model(self, family: str = "transformer", **changes: Any) -> dict[str, Any]:

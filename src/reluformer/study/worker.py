@@ -21,7 +21,9 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints must not be taken for an answer
     lines: queue.Queue[str] = queue.Queue()
-    threading.Thread(target=_read, args=(sys.stdin, lines), daemon=True).start()
+    questions = os.fdopen(os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # what is forked closes sys.stdin: nobody may be reading from it then
+    threading.Thread(target=_read, args=(questions, lines), daemon=True).start()
     try:
         while True:
             cell = Cell.from_line(lines.get())

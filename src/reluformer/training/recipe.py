@@ -78,7 +78,8 @@ class Checkpoints:
         keep: How many are kept, the best one besides.
         average: How many of the last ones the final model averages; 1 for the last alone.
         patience: Evaluations without a better ``metric`` until training stops; 0 to go on.
-            They count in the last stage, as does what is best: losses at other lengths are other losses.
+            They count in the last stage, as does what is best: losses at other lengths are other losses; and not
+            while attention is still in part softmax.
         metric: ``loss`` or ``d-bleu``.
         documents: How many validation documents are translated for ``d-bleu``.
     """
@@ -109,6 +110,7 @@ class Recipe:
         checkpoints: See :class:`Checkpoints`.
         calibrate: Set gamma to unit mass on the first batch, instead of by the formula.
         regulariser_warmup: Updates over which the regulariser grows from nothing to its weights.
+        anneal: Updates over which attention turns from softmax into what the model says it is; 0 for never softmax.
         seed: Decides everything that is random.
         precision: ``bf16``, ``fp32``, or ``auto`` for bf16 on a GPU that has it.
         compile: Let ``torch.compile`` fuse the layers: a minute at the start, faster steps ever after. Needs a GPU.
@@ -125,6 +127,7 @@ class Recipe:
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     calibrate: bool = True
     regulariser_warmup: int = 4000
+    anneal: int = 0
     seed: int = 0
     precision: str = "auto"
     compile: bool = False
@@ -134,6 +137,9 @@ class Recipe:
     def __post_init__(self) -> None:
         if not self.stages:
             raise ValueError("stages must have at least one entry, got none")
+        updates = sum(stage.steps for stage in self.stages)
+        if self.anneal > updates:
+            raise ValueError(f"anneal must be at most the {updates} updates of all stages, got {self.anneal}")
 
 
 CHOICES = {

@@ -92,7 +92,7 @@ def train(recipe: Recipe, callbacks: Sequence[TrainerCallback] = ()) -> Outcome:
         if last is None and recipe.calibrate:
             _calibrate(trainer)
         if recipe.compile and arguments.device.type == "cuda":
-            trainer.model.compile_layers()  # type: ignore[union-attr,operator]
+            trainer.model.compile_layers(dynamic=True)  # type: ignore[union-attr,operator]  # lengths vary from the start
         if _watched(trainer, last, callbacks):
             return Outcome(trainer.state.global_step, None)
         state = trainer.state

@@ -21,6 +21,7 @@ from torch.utils.data import ConcatDataset, DataLoader
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerState
 
 from reluformer.data.dataset import PackedDataset
+from reluformer.training.annealing import Annealing
 from reluformer.training.arguments import uses_bf16
 from reluformer.training.averaging import WEIGHTS
 from reluformer.training.batching import StagedBatches
@@ -77,6 +78,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         )
         self.bf16 = uses_bf16(recipe.precision, args.device)
         self.measures = Measures()
+        if recipe.anneal:
+            self.add_callback(Annealing(model, recipe.anneal, start, args.device))
 
     @property
     def _core(self) -> Any:
@@ -248,8 +251,8 @@ class TranslationTrainer(Seq2SeqTrainer):
 
 
 def evaluations_of(recipe: Recipe, state: TrainerState) -> Evaluations:
-    """Those of the last stage: losses at other lengths are other losses."""
-    before = sum(stage.steps for stage in recipe.stages[:-1])
+    """Those of the last stage, of attention without softmax: losses at other lengths, or of a mixture, are others."""
+    before = max(sum(stage.steps for stage in recipe.stages[:-1]), recipe.anneal - 1)
     bleu = recipe.checkpoints.metric == "d-bleu"
     return Evaluations.of(state.log_history, "eval_d_bleu" if bleu else "eval_loss", bleu, before)
 

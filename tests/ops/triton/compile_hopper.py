@@ -15,6 +15,7 @@ from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.language import NVMMASharedLayout
 
+from reluformer.ops.triton.common import LENGTHS
 from reluformer.ops.triton.hopper import backward, forward
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
@@ -68,7 +69,8 @@ def compile_kernel(which: str, d: int, causal: bool, stats: bool) -> dict[str, o
     names = kernel.arg_names
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in names}
     values = {(names.index(name),): value for name, value in constants.items()}
-    aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if signature[name] in ("*fp32", "i32")}
+    known = [i for i, name in enumerate(names) if signature[name] in ("*fp32", "i32") and name not in LENGTHS]
+    aligned = {(i,): [["tt.divisibility", 16]] for i in known}
     source = GluonASTSource(kernel, signature, values, aligned)
     made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
     with tempfile.TemporaryDirectory() as folder:

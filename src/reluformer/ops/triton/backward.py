@@ -15,6 +15,7 @@ import triton.language as tl
 
 from reluformer.ops.triton.common import (
     INTERPRETED,
+    LENGTHS,
     LN2,
     TINY,
     hide,
@@ -30,7 +31,7 @@ from reluformer.ops.triton.common import (
 )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def prepare_kernel(
     dout, dmass, dentropy, mass, entropy, scaled_dout, factors, slopes, bends, dq32,
     gamma, count, cu_q, cu_k, blocks, heads, n, m, d, left, right, divisor, alpha, scale,
@@ -160,7 +161,7 @@ def key_blocks(
     return dk, dv, dbias, dlog
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def key_kernel(
     q_desc, k_desc, v_desc, dout_desc, dq_desc, dq, dk, dv, dbias_parts, dgamma_parts, factors, slopes, bends,
     gamma, bias, key_mask, attn_mask, cu_q, cu_k,
@@ -249,7 +250,7 @@ def key_kernel(
     tl.store(rows_dv, round_to(dv_acc, k.dtype), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def finish_kernel(
     dq32, dq, q, dgamma_parts, gamma, blocks, heads, n, d, dq_rows, dq_width, uniform,
     dq_stride_b, dq_stride_h, dq_stride_n, q_stride_b, q_stride_h, q_stride_n,

@@ -16,6 +16,13 @@ LN2 = tl.constexpr(0.6931471805599453)
 BOOL_MASK = tl.constexpr(1)
 FLOAT_MASK = tl.constexpr(2)
 
+# Arguments that change with the length. Triton would compile a kernel anew when one of them is 1, or a multiple of 16,
+# or ceases to be: a minute for every turn of a corpus, for nothing that could be seen in the times of a kernel.
+LENGTHS = (
+    "blocks", "n", "m", "parts", "chunk", "line_stride", "dq_rows",
+    "key_mask_stride_b", "count_stride_b", "count_stride_h",
+)  # fmt: skip
+
 
 @triton.jit
 def sequence(cu_q, cu_k, n, m, index, VARLEN: tl.constexpr):

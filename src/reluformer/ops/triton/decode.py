@@ -7,7 +7,7 @@ plain addition: ReLU attention has no row maximum to agree on.
 import triton
 import triton.language as tl
 
-from reluformer.ops.triton.common import add_stats, finish_stats, hide, product, rectify, round_to, row_factor
+from reluformer.ops.triton.common import LENGTHS, add_stats, finish_stats, hide, product, rectify, round_to, row_factor
 
 
 @triton.jit
@@ -17,7 +17,7 @@ def rows_of(group_rows, key_head, groups, n, ROWS: tl.constexpr):
     return key_head * groups + row // n, row % n, row < groups * n
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def decode_kernel(
     q, k_desc, v_desc, acc_parts, stat_parts, gamma, bias, key_mask, attn_mask, count,
     heads, groups, n, m, d, left, right, divisor, alpha, scale, chunk,
@@ -83,7 +83,7 @@ def decode_kernel(
         tl.store(stat_parts + part * 4 + 2, tl.sum(active, 1))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def combine_kernel(
     acc_parts, stat_parts, out, mass, entropy, active_keys, gamma, count,
     parts, heads, groups, n, m, d, left, right, divisor, alpha, scale,

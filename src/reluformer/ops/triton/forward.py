@@ -8,6 +8,7 @@ import triton
 import triton.language as tl
 
 from reluformer.ops.triton.common import (
+    LENGTHS,
     add_stats,
     finish_stats,
     hide,
@@ -50,7 +51,7 @@ def forward_blocks(
     return acc, total, r_log_r, active
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def forward_kernel(
     q_desc, k_desc, v_desc, out_desc, out, mass, entropy, active_keys,
     gamma, bias, key_mask, attn_mask, count, cu_q, cu_k,

@@ -8,7 +8,7 @@ import triton
 import triton.language as tl
 
 from reluformer.ops.triton.backward import gamma_share, score_gradient
-from reluformer.ops.triton.common import hide, over_gamma, product, round_to, segments, sequence, where_am_i
+from reluformer.ops.triton.common import LENGTHS, hide, over_gamma, product, round_to, segments, sequence, where_am_i
 
 
 @triton.jit
@@ -38,7 +38,7 @@ def query_blocks(
     return dq
 
 
-@triton.jit
+@triton.jit(do_not_specialize=LENGTHS)
 def query_kernel(
     q_desc, k_desc, v_desc, dout_desc, dq, dgamma_parts, factors, slopes, bends,
     gamma, bias, key_mask, attn_mask, cu_q, cu_k,

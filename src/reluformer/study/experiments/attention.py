@@ -9,20 +9,21 @@ from reluformer.study.experiments._memories import attention, reluformer
 from reluformer.study.scales import Scale
 
 NEAR_ONE = 3  # keys for which unit mass means a gamma of about 1
+RELU: dict[str, Any] = {"family": "reluformer"}
+OVER_ITS_MASS = RELU | attention(norm="mass", bias=1.0)
 
 
 def arms(scale: Scale) -> list[Arm]:
     """The ablation of the paper, its baselines, and where the scale has room our own attempts."""
     weight = scale.regulariser
-    relu: dict[str, Any] = {"family": "reluformer"}
     plain = {"alpha": 0.0, "gamma": "none"}
     found = [
         Arm("softmax", {"model": {}}),
-        Arm("scale only", {"model": relu}),
+        Arm("scale only", {"model": RELU}),
         Arm("full", {"model": reluformer(scale)}),
-        Arm("ReLU bare", {"model": relu | attention(**plain)}, seeds=1),
-        Arm("+ mass term", {"model": relu | {"regulariser": {"mass": weight}}}, seeds=1),
-        Arm("+ entropy term", {"model": relu | {"regulariser": {"entropy": weight}}}, seeds=1),
+        Arm("ReLU bare", {"model": RELU | attention(**plain)}, seeds=1),
+        Arm("+ mass term", {"model": RELU | {"regulariser": {"mass": weight}}}, seeds=1),
+        Arm("+ entropy term", {"model": RELU | {"regulariser": {"entropy": weight}}}, seeds=1),
         Arm(
             "full, gamma starts near 1",
             {"model": reluformer(scale) | {"calibration_length": NEAR_ONE}, "recipe": {"calibrate": False}},
@@ -32,9 +33,9 @@ def arms(scale: Scale) -> list[Arm]:
         Arm("full, alpha 1", {"model": reluformer(scale, alpha=1.0)}, seeds=1),
         Arm("sparsemax", {"model": attention(activation="sparsemax")}, seeds=1),
         Arm("1.5-entmax", {"model": attention(activation="entmax15")}, seeds=1),
-        Arm("ReLA", {"model": relu | attention(norm="gated", **plain)}, seeds=1),
+        Arm("ReLA", {"model": RELU | attention(norm="gated", **plain)}, seeds=1),
         Arm("sigmoid", {"model": attention(activation="sigmoid")}, seeds=1),
-        Arm("ReLU over its mass", {"model": relu | attention(norm="mass", bias=1.0)}),
+        Arm("ReLU over its mass", {"model": OVER_ITS_MASS}),
     ]
     return found + (_attempts(scale) if scale.extras else [])
 
@@ -44,6 +45,7 @@ def _attempts(scale: Scale) -> list[Arm]:
     changes: dict[str, dict[str, Any]] = {
         "alpha 0.75": {"alpha": 0.75},
         "gamma fixed": {"gamma": "fixed"},
+        "gamma per site": {"gamma": "shared"},
         "bias 1": {"bias": 1.0},
         "bias 1, alpha 1": {"bias": 1.0, "alpha": 1.0},
         "bias -0.5": {"bias": -0.5},
@@ -58,14 +60,19 @@ def _attempts(scale: Scale) -> list[Arm]:
         "gamma at the common learning rate": {"optimiser": {"gamma_lr": 1.0}},
         "learning rate x 2": {"optimiser": {"lr": 2 * scale.lr}},
         "learning rate / 2": {"optimiser": {"lr": scale.lr / 2}},
+        "warm-up x 2": {"optimiser": {"warmup": 2 * scale.warmup}},
+        "warm-up / 2": {"optimiser": {"warmup": scale.warmup / 2}},
         "regulariser from the first step": {"regulariser_warmup": 0},
+        "annealed from softmax": {"anneal": 0.25},
     }
     full = reluformer(scale)
     found += [Arm(f"full, {name}", {"model": full, "recipe": x}, seeds=1) for name, x in recipes.items()]
     found += [
-        Arm(f"softmax, {name}", {"model": {}, "recipe": recipes[name]}, seeds=1)
+        Arm(f"{base}, {name}", {"model": model, "recipe": recipes[name]}, seeds=1)
+        for base, model in (("softmax", {}), ("ReLU over its mass", OVER_ITS_MASS))
         for name in ("learning rate x 2", "learning rate / 2")
     ]
+    found.append(Arm("ReLU over its mass, no bias", {"model": RELU | attention(norm="mass")}, seeds=1))
     terms = {"mass": 4 * scale.regulariser, "entropy": 4 * scale.regulariser}
     return [*found, Arm("full, regulariser x 4", {"model": full | {"regulariser": terms}}, seeds=1)]
 

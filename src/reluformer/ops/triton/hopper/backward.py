@@ -31,6 +31,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from reluformer.ops.triton.common import LENGTHS
 from reluformer.ops.triton.hopper.common import clamp, log2, rectify, thread_barrier
 
 BLOCK_M = 64
@@ -238,7 +239,7 @@ def add_to_queries(
             visit += 1
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=LENGTHS)
 def hopper_key_kernel(
     q_desc, k_desc, v_desc, dout_desc, lines_desc, dk_desc, dv_desc, dq, dgamma_parts, gamma,
     blocks, heads, groups, n, m, right, uniform,

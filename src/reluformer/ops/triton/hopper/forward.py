@@ -20,6 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
+from reluformer.ops.triton.common import LENGTHS
 from reluformer.ops.triton.hopper.common import TINY, clamp, log2, rectify, thread_barrier
 
 BLOCK_M = 64
@@ -66,7 +67,7 @@ def advance(slot, phase, STAGES: gl.constexpr):
     return slot, phase
 
 
-@gluon.jit
+@gluon.jit(do_not_specialize=LENGTHS)
 def hopper_forward_kernel(
     q_desc, k_desc, v_desc, out_desc, mass, entropy, active_keys, gamma,
     blocks, heads, groups, n, m, right, divisor, alpha, scale,
