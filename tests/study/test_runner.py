@@ -5,7 +5,7 @@ import pytest
 from reluformer.study.bench import Bench
 from reluformer.study.cells import grid
 from reluformer.study.experiment import Arm, Experiment
-from reluformer.study.runner import _Worker, share_of
+from reluformer.study.runner import Todo, _Worker, share_of
 
 
 def test_processes_share_the_cells(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -27,3 +27,12 @@ def test_a_cell_is_trained_by_one_process(tmp_path: Path, monkeypatch: pytest.Mo
     environment = _Worker(2, tmp_path / "log", lambda *_: None)._environment()
     assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR"} & environment.keys()
     assert environment["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+def test_a_process_stays_with_an_arm(bench: Bench, tmp_path: Path) -> None:
+    made = Experiment("e", "E", "?", lambda scale: [Arm(name, {"is": name}) for name in "ab"], None, ())  # type: ignore[arg-type]
+    todo = Todo(grid(made, "e.py", bench.scale, bench.corpus, 2, tmp_path))
+    one = todo.take(None)
+    other = todo.take(None)
+    taken = [one, other, todo.take(other), todo.take(other), todo.take(one)]
+    assert [cell and (cell.arm.name, cell.seed) for cell in taken] == [("a", 0), ("b", 0), ("b", 1), ("a", 1), None]

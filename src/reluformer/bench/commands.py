@@ -229,7 +229,7 @@ def trainers(
     rows: list[trainers.Row] = []
     steps, warmup = (2, 1) if quick else (steps, 40 if gpu else 3)  # lengths vary: compiling takes several steps
     for length in _numbers("--lengths", lengths, [0] if quick else [0, 1024], least=0):
-        budget = cost or (65536 if gpu else 512 if quick else 2048)
+        budget = cost or (131072 if gpu else 512 if quick else 2048)
         run = trainers.Run(str(data), "tiny" if quick else size, length, budget, steps + warmup, warmup, gpu)
         with tempfile.TemporaryDirectory() as folder:
             try:

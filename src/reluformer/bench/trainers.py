@@ -106,7 +106,8 @@ def _stock(run: Run, out: Path) -> Row:
         output_dir=str(out / "marian"),
         use_cpu=not on_gpu,
         bf16=on_gpu,
-        per_device_train_batch_size=max(1, round(len(examples) / len(batches))),  # as many as ours have
+        per_device_train_batch_size=max(1, round(len(examples) / len(batches))),  # as many as ours have,
+        auto_find_batch_size=True,  # or, where its longest ones do not fit, as many as do
         train_sampling_strategy="group_by_length",
         max_steps=run.steps,
         learning_rate=3e-4,
@@ -144,12 +145,16 @@ class Meter(TrainerCallback):
 
     def __init__(self, warmup: int) -> None:
         self.warmup = warmup
-        self.tokens: Any = 0
-        self.seconds = 0.0
         self.gpu = _Busy()
+        self.hook: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        """Listen to the model."""
+        """Listen to the model; from the start, if the trainer has just given up a batch size."""
+        if self.hook is not None:
+            self.hook.remove()
+            self.gpu.stop()
+        self.tokens: Any = 0
+        self.seconds = 0.0
         self.hook = model.register_forward_pre_hook(self._count, with_kwargs=True)
 
     def _count(self, model: Any, args: Any, kwargs: dict[str, Any]) -> None:
@@ -184,10 +189,12 @@ class Meter(TrainerCallback):
 class _Busy:
     """Asks nvidia-smi again and again for the share of time in which a kernel ran."""
 
+    def __init__(self) -> None:
+        self.process: Any = None
+
     def start(self) -> None:
         self.found: list[float] = []
         command = ["nvidia-smi", "-i", "0", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits"]
-        self.process: Any = None
         if torch.cuda.is_available():
             try:
                 self.process = subprocess.Popen([*command, "-lms", str(SAMPLE_MS)], stdout=subprocess.PIPE, text=True)

@@ -59,10 +59,10 @@ def check_return_stats(return_stats: object) -> int:
     return 1 if return_stats == "mass_entropy" else 2 * bool(return_stats)
 
 
-def check_per_head(name: str, x: Tensor | None, q: Tensor, heads: int) -> None:
-    """Check a tensor of one value per query head."""
+def check_per_head(name: str, x: Tensor | None, q: Tensor, heads: int) -> Tensor | None:
+    """A tensor of one value per query head, checked and with one after another in memory, as kernels read them."""
     if x is None:
-        return
+        return None
     if not isinstance(x, Tensor):
         raise ValueError(f"{name} must be a tensor of shape ({heads},), one value per query head, got {x!r}")
     if tuple(x.shape) != (heads,):
@@ -71,6 +71,7 @@ def check_per_head(name: str, x: Tensor | None, q: Tensor, heads: int) -> None:
         raise ValueError(f"{name} must be a floating-point tensor, got {x.dtype}")
     if x.device != q.device:
         raise ValueError(f"{name} must be on the device of q, {q.device}, got {x.device}")
+    return x.contiguous()
 
 
 def split_gamma(gamma: Tensor | float | None, q: Tensor, heads: int) -> tuple[Tensor | None, float]:
@@ -78,8 +79,7 @@ def split_gamma(gamma: Tensor | float | None, q: Tensor, heads: int) -> tuple[Te
     if gamma is None:
         return None, 1.0
     if isinstance(gamma, Tensor):
-        check_per_head("gamma", gamma, q, heads)
-        return gamma, 1.0
+        return check_per_head("gamma", gamma, q, heads), 1.0
     if isinstance(gamma, bool) or not isinstance(gamma, Real):
         raise ValueError(f"gamma must be None, a number or a tensor of shape ({heads},), got {gamma!r}")
     if not 0 < gamma < math.inf:

@@ -114,7 +114,7 @@ def relu_attention(
     n, m = q.shape[2], k.shape[2]
     heads = q.shape[1]
     per_head, divisor = arguments.split_gamma(gamma, q, heads)
-    arguments.check_per_head("bias", bias, q, heads)
+    bias = arguments.check_per_head("bias", bias, q, heads)
     scale = arguments.check_numbers(alpha, power, scale, q.shape[-1])
     band = arguments.make_band(causal, window)
     arguments.check_key_mask(key_padding_mask, q, m)
@@ -250,7 +250,7 @@ def relu_attention_varlen(
             f"cu_seqlens_k must have the length of cu_seqlens_q, {cu_seqlens_q.shape[0]}, got {cu_seqlens_k.shape[0]}"
         )
     per_head, divisor = arguments.split_gamma(gamma, q, heads)
-    arguments.check_per_head("bias", bias, q, heads)
+    bias = arguments.check_per_head("bias", bias, q, heads)
     scale = arguments.check_numbers(alpha, power, scale, q.shape[-1])
     band = arguments.make_band(causal, window)
     level = arguments.check_return_stats(return_stats)

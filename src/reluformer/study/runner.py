@@ -3,8 +3,8 @@
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,18 +31,40 @@ def unfinished(cells: Sequence[Cell]) -> list[Cell]:
     return [cell for cell in cells if (cell.record() or {}).get("status") not in LASTING]
 
 
+class Todo:
+    """Cells that nobody has taken yet."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        self.cells = list(cells)
+        self.lock = threading.Lock()
+
+    def take(self, last: Cell | None) -> Cell | None:
+        """The next one; of the same arm as the last if there is one, since its process has compiled that model."""
+        with self.lock:
+            same = (cell for cell in self.cells if last and (cell.study, cell.arm.name) == (last.study, last.arm.name))
+            cell = next(same, self.cells[0] if self.cells else None)
+            if cell is not None:
+                self.cells.remove(cell)
+            return cell
+
+    def clear(self) -> None:
+        """There is nothing to do any more."""
+        with self.lock:
+            self.cells.clear()
+
+
 def run_cells(cells: Sequence[Cell], jobs: int, log: Path, watch: Watch = lambda *_: None) -> None:
     """Run cells, so many at a time; what each has come to stands in its file.
 
     Args:
-        cells: Run in this order.
+        cells: Begun in this order, but those of one arm one after another.
         jobs: Processes.
         log: Folder for what these say.
         watch: Called from several threads.
     """
-    todo = deque(cells)
+    todo = Todo(cells)
     rank = os.environ.get("RANK", "0")
-    workers = [_Worker(jobs, log / f"worker-{rank}-{i}.log", watch) for i in range(min(jobs, len(todo)))]
+    workers = [_Worker(jobs, log / f"worker-{rank}-{i}.log", watch) for i in range(min(jobs, len(cells)))]
     with ThreadPoolExecutor(max(1, len(workers))) as pool:
         futures = [pool.submit(worker.work, todo) for worker in workers]
         try:
@@ -67,12 +89,12 @@ class _Worker:
         self.process: subprocess.Popen[str] | None = None
         self.stopped = False
 
-    def work(self, todo: "deque[Cell]") -> None:
+    def work(self, todo: Todo) -> None:
         """Take cells until there are none."""
+        cell: Cell | None = None
         while not self.stopped:
-            try:
-                cell = todo.popleft()
-            except IndexError:
+            cell = todo.take(cell)
+            if cell is None:
                 return
             self.watch(cell, "running")
             began = time.monotonic()

@@ -29,7 +29,7 @@ MEASURES = {
 
 def score_model(folder: Path, corpus: Corpus, scale: Scale, length: int) -> dict[str, Any]:
     """Everything about the model in a folder; translations are kept beside it."""
-    model, tokenizer = load_model(folder, precision="fp32")
+    model, tokenizer = load_model(folder)
     result: dict[str, Any] = {"nll": validation_loss(model, corpus, scale, length)}
     result |= memory_numbers(report_on(model, corpus, scale, length))
     documents = test_documents(corpus, scale)

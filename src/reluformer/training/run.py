@@ -126,7 +126,8 @@ def _calibrate(trainer: TranslationTrainer) -> None:
     data: Any = trainer.train_dataset
     batch = trainer.data_collator([data[i] for i in next(iter(trainer.batches))])
     del batch["labels"]
-    calibrate(model, **{name: x.to(model.device) for name, x in batch.items()}, use_cache=False)
+    with trainer.compute_loss_context_manager():  # in training's own precision: its kernels are needed anyway
+        calibrate(model, **{name: x.to(model.device) for name, x in batch.items()}, use_cache=False)
 
 
 def _watched(trainer: TranslationTrainer, last: Path | None, callbacks: Sequence[TrainerCallback]) -> bool:

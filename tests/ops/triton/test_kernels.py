@@ -158,3 +158,11 @@ def test_strange_strides(device):
         rtol=1e-4,
         atol=1e-5,
     )
+
+
+@pytest.mark.parametrize("name", ["gamma", "bias"])
+def test_one_value_for_all_heads(name, device):
+    q, k, v = (torch.randn(1, 4, 30, 16, device=device) for _ in range(3))
+    around = torch.tensor([2.0, 3.0, 4.0, 5.0], device=device)  # what a kernel would read that knows no strides
+    out = relu_attention(q, k, v, **{name: around[:1].expand(4)}, backend="triton")
+    torch.testing.assert_close(out, relu_attention(q, k, v, **{name: around[:1].repeat(4)}, backend="reference"))
