@@ -21,7 +21,7 @@ lint: install
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile
 
 bench: install
 	$(BIN)/reluformer bench attention

@@ -1,10 +1,13 @@
-"""Without a GPU, Triton's kernels run through its interpreter: the same source, on CPU tensors."""
+"""Tests run side by side. Without a GPU, Triton's kernels run through its interpreter: the same source, on a CPU."""
 
 import os
 
 import pytest
 import torch
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # a process per core: threads of each would be in the others' way
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is first imported
 

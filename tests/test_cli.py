@@ -13,7 +13,8 @@ from reluformer.cli import main
 REFUSED = {
     "unknown command": (
         ["fly"],
-        "reluformer: No such command 'fly'. It takes bench, data, demo, evaluate, inspect, study, train, translate.",
+        "reluformer: No such command 'fly'. "
+        "It takes bench, data, demo, evaluate, inspect, study, train, translate, verify.",
     ),
     "unknown benchmark": (
         ["bench", "sort"],

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+PAGES = ("operator", "models", "vision", "bounds", "approximation")
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/operator.md", "docs/models.md"])
+@pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}.md" for name in PAGES)])
 def test_examples(page: str) -> None:
     failed, tried = doctest.testfile(str(ROOT / page), module_relative=False)
     assert tried > 10

@@ -7,7 +7,12 @@ from reluformer.ops import AttentionStats, relu_attention, relu_attention_varlen
 
 if TYPE_CHECKING:
     from reluformer.integration import convert
-    from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
+    from reluformer.models import (
+        ReLUFormerConfig,
+        ReLUFormerForConditionalGeneration,
+        ReLUFormerForImageClassification,
+        ReLUFormerImageConfig,
+    )
     from reluformer.report import memory_report
 
 __version__ = "0.1.0"
@@ -15,6 +20,8 @@ __all__ = [
     "AttentionStats",
     "ReLUFormerConfig",
     "ReLUFormerForConditionalGeneration",
+    "ReLUFormerForImageClassification",
+    "ReLUFormerImageConfig",
     "__version__",
     "convert",
     "memory_report",
@@ -26,6 +33,8 @@ __all__ = [
 _TOOLKIT = {
     "ReLUFormerConfig": "reluformer.models",
     "ReLUFormerForConditionalGeneration": "reluformer.models",
+    "ReLUFormerForImageClassification": "reluformer.models",
+    "ReLUFormerImageConfig": "reluformer.models",
     "convert": "reluformer.integration",
     "memory_report": "reluformer.report",
 }

@@ -54,6 +54,7 @@ def _command() -> Any:
     from reluformer.study.commands import study
     from reluformer.training.commands import train
     from reluformer.translation.commands import evaluate, translate
+    from reluformer.verify.commands import verify
 
     app = typer.Typer(
         help="Transformers in which ReLU replaces softmax.",
@@ -78,6 +79,7 @@ def _command() -> Any:
     app.command()(study)
     app.command()(train)
     app.command()(translate)
+    app.command()(verify)
     return typer.main.get_command(app)
 
 

@@ -36,6 +36,16 @@ def test_sigmoid_starts_at_one_over_n():
     assert weigh(torch.zeros(1, 8), "sigmoid", 8.0)[0, 0].item() == pytest.approx(1 / 9)  # 1 / (1 + n)
 
 
+def test_plain_sigmoid_asks_for_no_number_of_slots():
+    scores = torch.tensor([[-2.0, 0.0, 2.0]])
+    torch.testing.assert_close(weigh(scores, "plain_sigmoid", 99.0), 1 / (1 + (-scores).exp()))
+
+
+def test_relu6_is_relu_with_a_ceiling():
+    scores = torch.tensor([[-3.0, 0.0, 2.5, 6.0, 9.0]])
+    assert weigh(scores, "relu6", 5.0).tolist() == [[0.0, 0.0, 2.5, 6.0, 6.0]]
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_gradients(activation):
     scores = torch.randn(2, 6, dtype=torch.float64, requires_grad=True)

@@ -29,7 +29,9 @@ def test_the_paper_s_factor_starts_with_a_mass_of_sqrt_n_over_pi():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("activation", ["relu", "relu_squared", "sigmoid", "gelu", "softplus", "softmax"])
+@pytest.mark.parametrize(
+    "activation", ["relu", "relu_squared", "relu6", "sigmoid", "plain_sigmoid", "gelu", "softplus", "softmax"]
+)
 def test_the_formula_is_what_normal_scores_give(activation, causal):
     settings = MemorySettings(activation, alpha=0.5, bias=None if activation == "softmax" else 0.3)
     q, k = torch.randn(2, 4, 8, 64, 256)  # scores of variance one

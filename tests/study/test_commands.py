@@ -15,7 +15,7 @@ from tests.test_cli import run
 
 REFUSED = {
     "unknown experiment": (["atention"], "there is no experiment 'atention'; did you mean attention?"),
-    "nothing near": (["zzz"], "there is no experiment 'zzz'; there are attention, centralisation"),
+    "nothing near": (["zzz"], "there is no experiment 'zzz'; there are approximation, attention, centralisation"),
     "unknown arm": (["ffn", "--arm", "softmaxx"], "there is no arm 'softmaxx'; did you mean softmax?"),
     "unknown scale": (["--scale", "huge"], "--scale takes smoke, laptop, gpu, got 'huge'"),
     "no corpus": (["--corpus", "/nowhere"], "/nowhere is no folder of reluformer data prepare"),
@@ -132,7 +132,9 @@ def test_whole_study_at_the_smallest_scale(capsys: pytest.CaptureFixture[str], t
     assert status == 0
     assert "failed" not in err
     names = {path.name for path in (tmp_path / "cells").iterdir()}
-    assert names == {"attention", "centralisation", "documents", "ffn", "maps", "slots", "variance"}
+    assert names == {
+        "approximation", "attention", "centralisation", "documents", "ffn", "maps", "slots", "variance", "vision",
+    }  # fmt: skip
     assert (tmp_path / "report.html").stat().st_size > 10_000
     assert len(list((tmp_path / "maps").glob("*.png"))) == 2
     assert seconds < 120

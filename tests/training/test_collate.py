@@ -1,6 +1,7 @@
 import torch
 
-from reluformer.training.collate import IGNORED, Collator
+from reluformer.models.loss import IGNORED
+from reluformer.training.collate import Collator
 
 EXAMPLES = [{"input_ids": [7, 8, 2], "labels": [9, 2]}, {"input_ids": [6, 2], "labels": [5, 6, 7, 8, 2]}]
 

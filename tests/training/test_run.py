@@ -10,14 +10,17 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo.testing
+import torch.fx.experimental._config
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from reluformer.data.dataset import load_tokenizer
+from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
 from reluformer.training.errors import TrainingError
 from reluformer.training.recipe import Checkpoints, Recipe, read_recipe
-from reluformer.training.run import model_config, train
+from reluformer.training.run import _compile, model_config, train
 from reluformer.training.trainer import TranslationTrainer
 from tests.training.runs import MODEL, curve, python, same, small_recipe, weights, write_recipe
 
@@ -277,3 +280,26 @@ def test_models_that_are_none(data: Path, tmp_path: Path, change: dict[str, Any]
 
 def test_the_vocabulary_is_a_multiple_of_8(data: Path, tmp_path: Path) -> None:
     assert model_config(small_recipe(data, tmp_path), 297).vocab_size == 304
+
+
+@pytest.mark.parametrize("family", ["reluformer", "transformer"])
+@torch.fx.experimental._config.patch(use_duck_shape=True)  # whatever it is set to, it is set back
+def test_lengths_that_vary_are_compiled_once(family: str) -> None:
+    """Compiling takes minutes on a GPU: no length, nor two that are the same by chance, may set it off again."""
+    torch.compiler.reset()
+    counter = torch._dynamo.testing.CompileCounter()
+    fields = {name: x for name, x in MODEL.items() if name not in ("preset", "regulariser")}
+    if family == "reluformer":
+        fields["regulariser"] = MODEL["regulariser"]
+    config = ReLUFormerConfig.preset(f"{family}-tiny", vocab_size=50, **fields)
+    model = ReLUFormerForConditionalGeneration(config).train()
+    _compile(model, backend=counter)
+    counts = []
+    for b, n, t in ((4, 24, 24), (3, 16, 40), (5, 56, 7), (7, 7, 7)):
+        source, target = torch.randint(3, 50, (b, n)), torch.randint(3, 50, (b, t))
+        mask = torch.arange(n) < torch.arange(n - b, n)[:, None] + 1
+        out = model(source, mask, decoder_input_ids=target, decoder_query_mask=target != 3, use_cache=False)
+        model.token_losses(out.logits, target, torch.tensor(b * t), 0.1)[0].backward()
+        counts.append(counter.frame_count)
+    assert counts[0] > 2
+    assert counts == [counts[0]] * 4

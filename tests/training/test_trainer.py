@@ -9,9 +9,10 @@ import torch.nn.functional as F
 
 from reluformer.data.dataset import PackedDataset
 from reluformer.models import ReLUFormerForConditionalGeneration
+from reluformer.models.loss import IGNORED
 from reluformer.training.arguments import training_arguments
 from reluformer.training.checkpoints import CheckpointFolder
-from reluformer.training.collate import IGNORED, Collator
+from reluformer.training.collate import Collator
 from reluformer.training.recipe import Optimiser, Stage
 from reluformer.training.run import model_config
 from reluformer.training.trainer import TranslationTrainer

@@ -11,8 +11,9 @@ from reluformer.integration.attention import NAME, attend, make_mask
 from reluformer.integration.conversion import attention_sites, calibrate, convert
 from reluformer.integration.families import register_families
 from reluformer.integration.memory import AttentionMemory
+from reluformer.integration.vit import from_vit
 
-__all__ = ["AttentionMemory", "attention_sites", "calibrate", "convert", "register"]
+__all__ = ["AttentionMemory", "attention_sites", "calibrate", "convert", "from_vit", "register"]
 
 
 def register() -> None:

@@ -13,10 +13,12 @@ from torch import Tensor
 POINTWISE: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "relu_squared": lambda s: F.relu(s).square(),
+    "relu6": F.relu6,
     "gelu": F.gelu,
     "softplus": F.softplus,
     "identity": lambda s: s,
     "sigmoid": torch.sigmoid,  # of the score less the logarithm of the number of slots, see weigh
+    "plain_sigmoid": torch.sigmoid,  # of the score itself
 }
 NORMALISED = ("softmax", "sparsemax", "entmax15")
 ACTIVATIONS = (*POINTWISE, *NORMALISED)

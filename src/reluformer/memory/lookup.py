@@ -49,11 +49,11 @@ def lookup(
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     n = q.shape[2]
-    few_rows = (
+    few_rows = (  # the length comes last: in training torch.compile would make a graph for each answer
         settings.activation in FUSED
-        and (n == 1 or (n <= FEW and not causal))
         and not return_stats
         and not torch.is_grad_enabled()
+        and (n == 1 or (n <= FEW and not causal))
     )
     if limit is not None and not (few_rows and n == 1 and bias is None):
         attn_mask, limit = up_to(limit, k.shape[2]), None

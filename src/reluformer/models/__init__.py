@@ -1,12 +1,41 @@
 """ReLUFormer in Hugging Face's format; importing this makes the Auto classes know it."""
 
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForImageClassification,
+    AutoModelForSeq2SeqLM,
+    ViTImageProcessorPil,
+)
+from transformers.models.auto.image_processing_auto import AutoImageProcessor  # elsewhere it may ask for torchvision
 
 from reluformer.models.configuration import ReLUFormerConfig
+from reluformer.models.image_configuration import ReLUFormerImageConfig
+from reluformer.models.images import (
+    ReLUFormerForImageClassification,
+    ReLUFormerImageModel,
+    ReLUFormerImageOutput,
+    image_processor,
+)
 from reluformer.models.reluformer import ReLUFormerForConditionalGeneration, ReLUFormerModel, ReLUFormerOutput
 
 AutoConfig.register(ReLUFormerConfig.model_type, ReLUFormerConfig, exist_ok=True)
 AutoModel.register(ReLUFormerConfig, ReLUFormerModel, exist_ok=True)
 AutoModelForSeq2SeqLM.register(ReLUFormerConfig, ReLUFormerForConditionalGeneration, exist_ok=True)
 
-__all__ = ["ReLUFormerConfig", "ReLUFormerForConditionalGeneration", "ReLUFormerModel", "ReLUFormerOutput"]
+AutoConfig.register(ReLUFormerImageConfig.model_type, ReLUFormerImageConfig, exist_ok=True)
+AutoModel.register(ReLUFormerImageConfig, ReLUFormerImageModel, exist_ok=True)
+AutoModelForImageClassification.register(ReLUFormerImageConfig, ReLUFormerForImageClassification, exist_ok=True)
+AutoImageProcessor.register(ReLUFormerImageConfig, image_processor_classes={"pil": ViTImageProcessorPil}, exist_ok=True)
+
+__all__ = [
+    "ReLUFormerConfig",
+    "ReLUFormerForConditionalGeneration",
+    "ReLUFormerForImageClassification",
+    "ReLUFormerImageConfig",
+    "ReLUFormerImageModel",
+    "ReLUFormerImageOutput",
+    "ReLUFormerModel",
+    "ReLUFormerOutput",
+    "image_processor",
+]

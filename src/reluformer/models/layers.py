@@ -10,17 +10,17 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from reluformer.memory.attention import Attention, Store
 from reluformer.memory.feedforward import KeyValueMemory
-from reluformer.models.configuration import ReLUFormerConfig
+from reluformer.models.base_configuration import MemoryConfig
 from reluformer.ops import AttentionStats
 
 
 class Sublayer(nn.Module):
     """A memory on the residual stream: ``x + dropout(memory(norm(x)))``, or with the norm after the sum."""
 
-    def __init__(self, config: ReLUFormerConfig, memory: Attention | KeyValueMemory) -> None:
+    def __init__(self, config: MemoryConfig, memory: Attention | KeyValueMemory) -> None:
         super().__init__()
         self.memory = memory
-        self.norm = nn.LayerNorm(config.d_model)
+        self.norm = nn.LayerNorm(config.d_model, config.norm_eps)
         self.dropout = config.dropout
         self.before = config.norm_order == "pre"
 
@@ -32,13 +32,18 @@ class Sublayer(nn.Module):
         return (x if self.before else self.norm(x)), stats
 
 
-def attention(config: ReLUFormerConfig, site: str) -> Sublayer:
+def last_norm(config: MemoryConfig) -> nn.Module:
+    """What follows the last layer: where every layer norms what leaves it, nothing."""
+    return nn.LayerNorm(config.d_model, config.norm_eps) if config.norm_order == "pre" else nn.Identity()
+
+
+def attention(config: MemoryConfig, site: str) -> Sublayer:
     """The attention sublayer of a kind of site."""
     causal = site == "decoder_self"
     return Sublayer(config, Attention(config.d_model, config.heads, config.memory(site), config.key_heads, causal))
 
 
-def feedforward(config: ReLUFormerConfig) -> Sublayer | None:
+def feedforward(config: MemoryConfig) -> Sublayer | None:
     """The FFN sublayer, or None if it has no slots."""
     settings = config.memory("ffn")
     if not settings.slots:
@@ -49,7 +54,7 @@ def feedforward(config: ReLUFormerConfig) -> Sublayer | None:
 class EncoderLayer(GradientCheckpointingLayer):
     """Self-attention and an FFN."""
 
-    def __init__(self, config: ReLUFormerConfig) -> None:
+    def __init__(self, config: MemoryConfig) -> None:
         super().__init__()
         self.self_attention = attention(config, "encoder_self")
         self.ffn = feedforward(config)
@@ -65,7 +70,7 @@ class EncoderLayer(GradientCheckpointingLayer):
 class DecoderLayer(GradientCheckpointingLayer):
     """Causal self-attention, attention to the source, and an FFN."""
 
-    def __init__(self, config: ReLUFormerConfig, index: int) -> None:
+    def __init__(self, config: MemoryConfig, index: int) -> None:
         super().__init__()
         self.index = index
         self.self_attention = attention(config, "decoder_self")

@@ -3,15 +3,23 @@
 import torch.nn.functional as F
 from torch import Tensor
 
+IGNORED = -100  # a label that is none, as in PyTorch's own losses
 
-def token_loss(
+
+def token_losses(
     logits: Tensor, labels: Tensor, items: Tensor | int | None = None, label_smoothing: float = 0.0
-) -> Tensor:
-    """Cross-entropy of the labels ``(B, N)`` under ``logits (B, N, V)``, in float32; a label of -100 is left out.
+) -> tuple[Tensor, Tensor]:
+    """Cross-entropy of the labels ``(B, N)`` under ``logits (B, N, V)``, in float32: with label smoothing, and without.
 
-    The mean over labels, or their sum divided by ``items``: a batch may be one of several that make an update.
+    A label of -100 is left out. The mean over labels, or their sum divided by ``items``: a batch may be one of several
+    that make an update. What is without smoothing is to be looked at, and has no gradient of its own.
     """
-    flat, target = logits.flatten(0, 1).float(), labels.flatten()
-    if items is None:
-        return F.cross_entropy(flat, target, label_smoothing=label_smoothing)
-    return F.cross_entropy(flat, target, label_smoothing=label_smoothing, reduction="sum") / items
+    target = labels.flatten()
+    log_p = F.log_softmax(logits.flatten(0, 1).float(), -1)  # (B * N, V)
+    counts = target != IGNORED
+    items = counts.sum() if items is None else items
+    nll = F.nll_loss(log_p, target, ignore_index=IGNORED, reduction="sum") / items
+    if not label_smoothing:
+        return nll, nll.detach()
+    even = -log_p.mean(-1).where(counts, 0.0).sum() / items
+    return (1 - label_smoothing) * nll + label_smoothing * even, nll.detach()

@@ -1,33 +1,28 @@
 """ReLUFormer: an encoder-decoder Transformer of memories, as a Hugging Face model."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers import GenerationMixin, PreTrainedModel
-from transformers import initialization as init
+from transformers import GenerationMixin
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from reluformer.memory.attention import Attention, Rotation
+from reluformer.memory.attention import Rotation
 from reluformer.memory.calibration import start_gammas
-from reluformer.memory.norms import GatedRMSNorm
-from reluformer.memory.persistent import PersistentMemory
-from reluformer.memory.regulariser import Regulariser
-from reluformer.memory.scale import Gamma
+from reluformer.models.base import MemoryModel
 from reluformer.models.configuration import ReLUFormerConfig
-from reluformer.models.layers import DecoderLayer, EncoderLayer
-from reluformer.models.loss import token_loss
+from reluformer.models.encoding import asked, cost_of, encode
+from reluformer.models.layers import DecoderLayer, EncoderLayer, last_norm
+from reluformer.models.loss import token_losses
 from reluformer.models.masks import needed
 from reluformer.models.positions import Positions, positions_of, rotation
 from reluformer.models.stepping import StepCache, SteppingMixin, StoredLayer
-from reluformer.ops import AttentionStats
-from reluformer.ops.attention import ReturnStats
 
 
 @dataclass
@@ -50,45 +45,12 @@ class _ModelOutput(Seq2SeqModelOutput):
     regularisation: Tensor | None = None
 
 
-class ReLUFormerPreTrainedModel(PreTrainedModel):
-    """How weights start, and what the family can do."""
+class ReLUFormerPreTrainedModel(MemoryModel):
+    """What encoder, decoder and the whole have in common."""
 
     config: ReLUFormerConfig
     config_class = ReLUFormerConfig
-    base_model_prefix = "model"
-    supports_gradient_checkpointing = True
-    _supports_sdpa = True  # each memory chooses its own way, whatever attn_implementation says
-    _can_compile_fullgraph = True
     _no_split_modules = ["EncoderLayer", "DecoderLayer"]  # noqa: RUF012, as the base class has it
-
-    @property
-    def _regulariser(self) -> Regulariser | None:
-        """The regulariser, if it is at work."""
-        regulariser = Regulariser(**(self.config.regulariser or {}))
-        return regulariser if self.training and regulariser else None
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        """Unit variance in, unit variance out; hence scores start standard normal, and gamma at unit mass."""
-        if isinstance(module, nn.Linear):
-            init.normal_(module.weight, std=module.in_features**-0.5)
-            if module.bias is not None:
-                init.constant_(module.bias, float(getattr(module, "start_bias", 0.0)))
-        elif isinstance(module, nn.Embedding):
-            init.normal_(module.weight, std=module.embedding_dim**-0.5)
-        elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
-            init.ones_(module.weight)
-            if isinstance(module, nn.LayerNorm):
-                init.zeros_(module.bias)
-        elif isinstance(module, GatedRMSNorm):
-            init.ones_(module.gate)
-        elif isinstance(module, PersistentMemory):
-            init.normal_(module.keys)
-            init.normal_(module.values)
-        elif isinstance(module, Attention) and module.bias is not None:
-            init.constant_(module.bias, float(module.settings.bias or 0.0))
-        elif isinstance(module, Gamma) and module.log_gamma is not None:
-            init.constant_(module.log_gamma, math.log(module.start))
 
 
 class _Side(ReLUFormerPreTrainedModel):
@@ -102,9 +64,9 @@ class _Side(ReLUFormerPreTrainedModel):
         self.positions = Positions(config.positions, config.d_model, config.max_position_embeddings)
         self.dropout = nn.Dropout(config.dropout)
         self.layers = nn.ModuleList(layers)
-        self.norm = nn.LayerNorm(config.d_model) if config.norm_order == "pre" else nn.Identity()
+        self.norm = last_norm(config)
         self.gradient_checkpointing = False
-        self.cost_of = _cost_of
+        self.cost_of = cost_of
         self.post_init()
 
     def _enter(
@@ -138,19 +100,9 @@ class Encoder(_Side):
         """Read the tokens ``(B, N)``; padding is 0 in the mask."""
         mask = needed(attention_mask)
         x, rotate = self._enter(input_ids, inputs_embeds, mask)
-        regulariser = self._regulariser
-        seen, sites = [x], []
-        for layer in self.layers:
-            x, stats = layer(x, key_mask=mask, query_mask=mask, rotate=rotate, return_stats=_asked(regulariser))
-            sites.append(stats)
-            seen.append(x)
-        cost = None
-        if regulariser is not None and sites:
-            first: Any = self.layers[0]
-            memory = first.self_attention.memory
-            cost = self.cost_of(regulariser, sites, memory.count(x.shape[1], x.shape[1], mask, x.device), mask)
+        x, seen, cost = encode(self.layers, x, self._regulariser, self.cost_of, mask, rotate)
         x = self.norm(x)
-        hidden = (*seen[:-1], x) if output_hidden_states else None
+        hidden = (*seen, x) if output_hidden_states else None
         return _EncoderOutput(last_hidden_state=x, hidden_states=hidden, regularisation=cost)
 
 
@@ -183,7 +135,7 @@ class Decoder(_Side):
             limit = torch.arange(n, device=x.device) + past
         source_mask = needed(source_mask)
         regulariser = self._regulariser
-        shared = {"query_mask": query_mask, "return_stats": _asked(regulariser)}
+        shared = {"query_mask": query_mask, "return_stats": asked(regulariser)}
         self_options = shared | {"key_mask": mask, "rotate": rotate, "limit": limit}
         cross_options = shared | {"key_mask": source_mask}
         seen, self_sites, cross_sites = [x], [], []
@@ -297,7 +249,7 @@ class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, SteppingMixi
         super().__init__(config)
         self.model = ReLUFormerModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
-        self.token_loss = token_loss
+        self.token_losses = token_losses
         self.post_init()
 
     def compile_layers(self, **options: Any) -> None:
@@ -309,8 +261,8 @@ class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, SteppingMixi
         for side in (self.model.encoder, self.model.decoder):
             for layer in side.layers:
                 layer.compile(**options)
-            side.cost_of = torch.compile(_cost_of, **options)
-        self.token_loss = torch.compile(token_loss, **options)
+            side.cost_of = torch.compile(cost_of, **options)
+        self.token_losses = torch.compile(token_losses, **options)
 
     @staticmethod
     def create_masks_for_generate(attention_mask: Tensor | None, **_: Any) -> Tensor | None:
@@ -366,7 +318,7 @@ class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, SteppingMixi
         logits = self.lm_head(out.last_hidden_state)
         loss = None
         if labels is not None:
-            loss = _add(self.token_loss(logits, labels, num_items_in_batch), out.regularisation)
+            loss = _add(self.token_losses(logits, labels, num_items_in_batch)[0], out.regularisation)
         return ReLUFormerOutput(
             loss=loss,  # type: ignore[arg-type]
             logits=logits,
@@ -383,17 +335,6 @@ class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, SteppingMixi
         if first is None or pad is None:
             raise ValueError(f"decoder_start_token_id and pad_token_id must be set, got {first} and {pad}")
         return F.pad(labels[:, :-1], (1, 0), value=first).masked_fill(F.pad(labels[:, :-1] == -100, (1, 0)), pad)
-
-
-def _asked(regulariser: Regulariser | None) -> ReturnStats:
-    return False if regulariser is None else "mass_entropy"
-
-
-def _cost_of(
-    regulariser: Regulariser, sites: Sequence[AttentionStats], count: Tensor, query_mask: Tensor | None
-) -> Tensor:
-    """What the regulariser makes of these sites: a function by itself, to be compiled."""
-    return regulariser(sites, count, query_mask)
 
 
 def _is_static(cache: EncoderDecoderCache) -> bool:

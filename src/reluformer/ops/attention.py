@@ -140,7 +140,7 @@ def relu_attention(
 
     arguments.check_no_tangent(backend, q, k, v, per_head, bias, attn_mask)
     padding = None
-    if backend == "triton" and attn_mask is None and bias is None and n > FEW_QUERIES:
+    if backend == "triton" and attn_mask is None and bias is None and (torch.is_grad_enabled() or n > FEW_QUERIES):
         padding, key_padding_mask = key_padding_mask, None
         k = k if padding is None else hide_keys(k, padding)
     count = None

@@ -46,6 +46,11 @@ class Cell:
         """For whoever watches."""
         return f"{self.study}: {self.arm.name}, seed {self.seed}"
 
+    @property
+    def data(self) -> str:
+        """What it runs on, for a reader: the corpus, unless its arm has data of its own."""
+        return str(self.arm.settings.get("data", self.corpus.name))
+
     def record(self) -> dict[str, Any] | None:
         """What its file says, if it is there."""
         found = read_json(self.path)
@@ -123,7 +128,7 @@ def write_cell(cell: Cell, status: str, error: str | None, result: dict[str, Any
             "versions": {"python": place["python"], "reluformer": place["reluformer"], "commit": place["commit"]}
             | dict(_versions()),
             "machine": {name: place[name] for name in ("machine", "gpu", "threads")},
-            "corpus": cell.corpus.name,
+            "corpus": cell.data,
             "corpus_settings": cell.corpus.to_dict(),
             "scale_settings": cell.scale.to_dict(),
             "file": cell.file,

@@ -8,12 +8,13 @@ import torch
 
 from reluformer.data.dataset import PackedDataset, load_tokenizer
 from reluformer.data.documents import Document
+from reluformer.models.loss import IGNORED
 from reluformer.report import MemoryReport, SiteReport, memory_report
 from reluformer.report.records import pooled
 from reluformer.study.corpus import Corpus
 from reluformer.study.scales import Scale
 from reluformer.training.batching import CostBatches
-from reluformer.training.collate import IGNORED, Collator
+from reluformer.training.collate import Collator
 from reluformer.training.loading import longer_sides
 from reluformer.training.validation import valid_documents
 from reluformer.translation.evaluation import keep, read_references
@@ -72,7 +73,7 @@ def validation_loss(model: Any, corpus: Corpus, scale: Scale, length: int) -> fl
         batch = Collator()([examples[i] for i in numbers])
         batch = {name: x.to(model.device) for name, x in batch.items()}
         labels = batch.pop("labels")
-        total += float(model.token_loss(model(**batch, use_cache=False).logits, labels, 1))
+        total += float(model.token_losses(model(**batch, use_cache=False).logits, labels, 1)[1])
         tokens += int((labels != IGNORED).sum())
     return total / tokens
 

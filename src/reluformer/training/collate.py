@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from reluformer.data.tokenizer import BOS_ID, PAD_ID
-
-IGNORED = -100  # a label that is none: PyTorch's losses leave it out
+from reluformer.models.loss import IGNORED
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,14 @@
 import difflib
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import PartialState  # type: ignore[import-untyped]
 from safetensors import SafetensorError
-from transformers import PrinterCallback, TrainerCallback, TrainerState, set_seed
+from transformers import PreTrainedConfig, PrinterCallback, TrainerCallback, TrainerState, set_seed
 from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.utils import logging
 
@@ -92,7 +92,7 @@ def train(recipe: Recipe, callbacks: Sequence[TrainerCallback] = ()) -> Outcome:
         if last is None and recipe.calibrate:
             _calibrate(trainer)
         if recipe.compile and arguments.device.type == "cuda":
-            trainer.model.compile_layers(dynamic=True)  # type: ignore[union-attr,operator]  # lengths vary from the start
+            _compile(trainer.model)
         if _watched(trainer, last, callbacks):
             return Outcome(trainer.state.global_step, None)
         state = trainer.state
@@ -103,21 +103,33 @@ def train(recipe: Recipe, callbacks: Sequence[TrainerCallback] = ()) -> Outcome:
 
 def model_config(recipe: Recipe, vocabulary: int) -> ReLUFormerConfig:
     """The configuration of a recipe's model."""
-    known = ("preset", *ReLUFormerConfig.__annotations__)
+    others = {field.name for field in fields(PreTrainedConfig)}
+    known = ("preset", *(field.name for field in fields(ReLUFormerConfig) if field.name not in others))
     for name in recipe.model:
         if name not in known:
             near = difflib.get_close_matches(str(name), known, 1, 0.5)
             hint = f"did you mean model.{near[0]}?" if near else f"there are {', '.join(known)}"
             raise TrainingError(f"model.{name} is not known; {hint}")
-    fields = {"vocab_size": -(-vocabulary // MULTIPLE) * MULTIPLE, **recipe.model}
-    if fields["vocab_size"] < vocabulary:
+    settings = {"vocab_size": -(-vocabulary // MULTIPLE) * MULTIPLE, **recipe.model}
+    if settings["vocab_size"] < vocabulary:
         raise TrainingError(f"model.vocab_size must be at least {vocabulary}, as in {recipe.data}")
-    preset = fields.pop("preset", None)
-    fields["trained_length"] = recipe.stages[-1].length  # which tells a translator how long its windows may be
+    preset = settings.pop("preset", None)
+    settings["trained_length"] = recipe.stages[-1].length  # which tells a translator how long its windows may be
     try:
-        return ReLUFormerConfig(**fields) if preset is None else ReLUFormerConfig.preset(preset, **fields)
+        return ReLUFormerConfig(**settings) if preset is None else ReLUFormerConfig.preset(preset, **settings)
     except (ValueError, TypeError) as error:
         raise TrainingError(f"model.{' '.join(str(error).split())}") from None
+
+
+def _compile(model: Any, **options: Any) -> None:
+    """Compile layers for lengths that vary from the start, those of source and target each by itself.
+
+    In the first batch they may be the same by chance, and PyTorch would take that for a rule.
+    """
+    from torch.fx.experimental import _config as symbolic_shapes
+
+    symbolic_shapes.use_duck_shape = False
+    model.compile_layers(dynamic=True, **options)
 
 
 def _calibrate(trainer: TranslationTrainer) -> None:

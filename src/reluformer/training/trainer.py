@@ -21,12 +21,12 @@ from torch.utils.data import ConcatDataset, DataLoader
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerState
 
 from reluformer.data.dataset import PackedDataset
+from reluformer.models.loss import IGNORED
 from reluformer.training.annealing import Annealing
 from reluformer.training.arguments import uses_bf16
 from reluformer.training.averaging import WEIGHTS
 from reluformer.training.batching import StagedBatches
 from reluformer.training.checkpoints import CheckpointFolder
-from reluformer.training.collate import IGNORED
 from reluformer.training.errors import TrainingError
 from reluformer.training.history import Evaluations
 from reluformer.training.loading import batches_of, longer_sides
@@ -137,21 +137,15 @@ class TranslationTrainer(Seq2SeqTrainer):
         regularised = weights["mass"] > 0 or weights["entropy"] > 0
         written = {"decoder_query_mask": labels != IGNORED} if regularised else {}  # padding does not count there
         out = model(**{name: x for name, x in inputs.items() if name != "labels"}, **written, use_cache=False)
-        loss = core.token_loss(out.logits, labels, num_items_in_batch, self.recipe.optimiser.label_smoothing)
+        smoothing = self.recipe.optimiser.label_smoothing
+        loss, nll = core.token_losses(out.logits, labels, num_items_in_batch, smoothing)
         loss = loss * processes
+        self.measures.add("nll", nll * processes)
         if out.regularisation is not None:
             cost = out.regularisation / self.current_gradient_accumulation_steps
             self.measures.add("regularisation", cost)
             loss = loss + cost * self._regulariser_share()
-        if self._is_point(self.state.global_step + 1):
-            with torch.no_grad():
-                self.measures.add("nll", core.token_loss(out.logits, labels, num_items_in_batch) * processes)
         return (loss, out) if return_outputs else loss
-
-    def _is_point(self, step: int) -> bool:
-        """Whether there will be a point of the curve after this update, unless a signal ends the run before."""
-        every = (self.recipe.log_every, self.recipe.checkpoints.every, self.args.max_steps)
-        return any(step % x == 0 for x in every)
 
     def _regulariser_share(self) -> float:
         warmup = self.recipe.regulariser_warmup
@@ -173,9 +167,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         if "loss" in logs:
             sums, updates = self.measures.sums, self.state.global_step - self.measures.step
             logs["tokens_per_second"] = self.measures.per_second("tokens")
-            for name, count in (("nll", 1), ("regularisation", updates)):
+            for name in ("nll", "regularisation"):
                 if name in sums:
-                    logs[name] = float(self.accelerator.reduce(sums[name], "mean")) / count
+                    logs[name] = float(self.accelerator.reduce(sums[name], "mean")) / updates
             gammas = list(self.kinds.find_gammas(self._core))
             if gammas:
                 logs["gamma"] = float(torch.cat(gammas).mean())

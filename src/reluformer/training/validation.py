@@ -8,8 +8,8 @@ import torch
 
 from reluformer.data.dataset import PackedDataset
 from reluformer.data.packing import split_sentences
+from reluformer.models.loss import IGNORED
 from reluformer.training.batching import CostBatches
-from reluformer.training.collate import IGNORED
 from reluformer.training.loading import batches_of, longer_sides
 from reluformer.training.recipe import Recipe, Stage
 
@@ -47,7 +47,7 @@ class Validation:
             labels = batch.pop("labels").to(trainer.args.device)
             with trainer.compute_loss_context_manager():
                 out = trainer.model(**trainer._prepare_inputs(batch), use_cache=False)
-                total = total + trainer.model.token_loss(out.logits, labels, 1)
+                total = total + trainer.model.token_losses(out.logits, labels, 1)[1]
             tokens = tokens + (labels != IGNORED).sum()
         return float(total / tokens)
 

@@ -1,0 +1,54 @@
+"""What all models have in common, as Hugging Face models: how weights start, and what they can do."""
+
+import math
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+
+from reluformer.memory.attention import Attention
+from reluformer.memory.norms import GatedRMSNorm
+from reluformer.memory.persistent import PersistentMemory
+from reluformer.memory.regulariser import Regulariser
+from reluformer.memory.scale import Gamma
+from reluformer.models.base_configuration import MemoryConfig
+
+
+class MemoryModel(PreTrainedModel):
+    """A model whose every sublayer is a memory."""
+
+    config: MemoryConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True  # each memory chooses its own way, whatever attn_implementation says
+    _can_compile_fullgraph = True
+
+    @property
+    def _regulariser(self) -> Regulariser | None:
+        """The regulariser, if it is at work."""
+        regulariser = Regulariser(**(self.config.regulariser or {}))
+        return regulariser if self.training and regulariser else None
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Unit variance in, unit variance out; hence scores start standard normal, and gamma at unit mass."""
+        if isinstance(module, nn.Linear):
+            init.normal_(module.weight, std=module.in_features**-0.5)
+            if module.bias is not None:
+                init.constant_(module.bias, float(getattr(module, "start_bias", 0.0)))
+        elif isinstance(module, nn.Embedding):
+            init.normal_(module.weight, std=module.embedding_dim**-0.5)
+        elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
+            init.ones_(module.weight)
+            if isinstance(module, nn.LayerNorm):
+                init.zeros_(module.bias)
+        elif isinstance(module, GatedRMSNorm):
+            init.ones_(module.gate)
+        elif isinstance(module, PersistentMemory):
+            init.normal_(module.keys)
+            init.normal_(module.values)
+        elif isinstance(module, Attention) and module.bias is not None:
+            init.constant_(module.bias, float(module.settings.bias or 0.0))
+        elif isinstance(module, Gamma) and module.log_gamma is not None:
+            init.constant_(module.log_gamma, math.log(module.start))

@@ -1,0 +1,126 @@
+"""What the configurations of all models have in common: sites with settings of their own, and a regulariser."""
+
+import dataclasses
+from typing import Any, ClassVar, Self
+
+from transformers import PreTrainedConfig
+
+from reluformer.memory.regulariser import Regulariser
+from reluformer.memory.settings import MemorySettings
+
+NORM_ORDERS = ("pre", "post")
+
+
+class MemoryConfig(PreTrainedConfig):
+    """A model whose every sublayer is a memory.
+
+    Each kind of site is a field that takes a mapping of :class:`~reluformer.memory.MemorySettings`; what a mapping
+    leaves out has the default of the model. ``ffn.slots = 0`` leaves the FFN out.
+
+    Args:
+        d_model: Width.
+        heads: Heads of every attention.
+        key_heads: Key heads, a divisor of ``heads``; None for as many.
+        norm_order: ``"pre"`` norms what enters a sublayer, ``"post"`` what leaves its residual.
+        norm_eps: Added to the variance in the layer norms of the residual stream.
+        dropout: Of embeddings and of what a sublayer adds.
+        memory_dropout: Of the weights over the FFN's slots.
+        regulariser: ``mass``, ``entropy`` and ``ceiling``, see :class:`~reluformer.memory.Regulariser`.
+    """
+
+    defaults: ClassVar[dict[str, MemorySettings]] = {}  # of every kind of site
+    families: ClassVar[dict[str, MemorySettings]] = {}  # of the presets: their attention
+    sizes: ClassVar[dict[str, dict[str, Any]]] = {}  # of the presets: fields, and ``slots`` for those of the FFN
+
+    d_model: int = 512
+    heads: int = 8
+    key_heads: int | None = None
+    norm_order: str = "pre"
+    norm_eps: float = 1e-5
+    dropout: float | int = 0.1
+    memory_dropout: float | int = 0.0
+    ffn: dict[str, Any] | None = None
+    regulariser: dict[str, Any] | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Check every field and fill in the settings of the memories."""
+        for name, default in self.defaults.items():
+            if name == "ffn":
+                default = dataclasses.replace(default, slots=4 * self.d_model if isinstance(self.d_model, int) else 1)
+            given = getattr(self, name)
+            settings = MemorySettings.of(name, default.to_dict() | dict(given)) if _is_mapping(name, given) else default
+            setattr(self, name, settings.to_dict())
+        given = self.regulariser if _is_mapping("regulariser", self.regulariser) else {}
+        self.regulariser = dataclasses.asdict(_regulariser(given or {}))
+        self.key_heads = self.heads if self.key_heads is None else self.key_heads
+        self._check()
+        super().__post_init__(**kwargs)
+
+    def _check(self) -> None:
+        for name in ("d_model", "heads", "key_heads"):
+            at_least(name, getattr(self, name), 1)
+        one_of("norm_order", self.norm_order, NORM_ORDERS)
+        for name in ("dropout", "memory_dropout"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+                raise ValueError(f"{name} must be a number from 0 to below 1, got {value!r}")
+        if isinstance(self.norm_eps, bool) or not isinstance(self.norm_eps, int | float) or not self.norm_eps > 0:
+            raise ValueError(f"norm_eps must be a positive number, got {self.norm_eps!r}")
+        if self.d_model % self.heads:
+            raise ValueError(f"heads must divide d_model = {self.d_model}, got {self.heads}")
+        if self.heads % (self.key_heads or 1):
+            raise ValueError(f"key_heads must divide heads = {self.heads}, got {self.key_heads}")
+        if self.ffn and self.ffn["query_key_norm"]:
+            raise ValueError("ffn.query_key_norm must be False: an FFN has neither queries nor keys to norm, got True")
+
+    def memory(self, site: str) -> MemorySettings:
+        """The settings of a kind of site."""
+        return MemorySettings.of(site, getattr(self, site))
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> Self:
+        """A family and a size, as in ``"reluformer-tiny"``; its softmax twin is ``"transformer-tiny"``.
+
+        Two presets of one size differ in the memories of their attention alone. Changes are fields of the
+        configuration; those of a site may be given in part: ``preset("reluformer-tiny", ffn={"slots": 64})``.
+        """
+        family, _, size = name.partition("-")
+        if family not in cls.families or size not in cls.sizes:
+            known = ", ".join(f"{f}-{s}" for f in cls.families for s in cls.sizes)
+            raise ValueError(f"preset must be one of {known}, got {name!r}")
+        fields: dict[str, Any] = dict(cls.sizes[size])
+        fields["ffn"] = {"slots": fields.pop("slots")}
+        fields |= {site: cls.families[family].to_dict() for site in cls.defaults if site != "ffn"}
+        for site in cls.defaults:
+            if site in changes and _is_mapping(site, changes[site]):
+                changes[site] = fields[site] | changes[site]
+        return cls(**(fields | changes))
+
+
+def at_least(name: str, value: object, least: int) -> None:
+    """Refuse what is no integer of that size."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be an int >= {least}, got {value!r}")
+
+
+def one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Refuse what is none of these."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+
+
+def _is_mapping(name: str, value: object) -> bool:
+    if value is not None and not isinstance(value, dict):
+        raise ValueError(f"{name} must be a mapping of settings, got {value!r}")
+    return value is not None
+
+
+def _regulariser(values: dict[str, Any]) -> Regulariser:
+    known = [field.name for field in dataclasses.fields(Regulariser)]
+    for name in values:
+        if name not in known:
+            raise ValueError(f"regulariser.{name} is no setting; there are {', '.join(known)}")
+    try:
+        return Regulariser(**values)
+    except ValueError as error:
+        raise ValueError(f"regulariser.{error}") from None

@@ -1,0 +1,50 @@
+"""Through the layers of an encoder, and what the regulariser makes of their attention."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from reluformer.memory.attention import Rotation
+from reluformer.memory.regulariser import Regulariser
+from reluformer.ops import AttentionStats
+from reluformer.ops.attention import ReturnStats
+
+CostOf = Callable[[Regulariser, Sequence[AttentionStats], Tensor, Tensor | None], Tensor]
+
+
+def encode(
+    layers: nn.ModuleList,
+    x: Tensor,
+    regulariser: Regulariser | None,
+    cost_of: CostOf,
+    mask: Tensor | None = None,
+    rotate: Rotation | None = None,
+) -> tuple[Tensor, list[Tensor], Tensor | None]:
+    """The stream ``x (B, N, width)`` after the layers, what entered each of them, and the sum of their costs.
+
+    ``mask (B, N)`` says which positions are no padding, and ``rotate`` turns queries and keys by their positions.
+    """
+    entered, sites = [], []
+    for layer in layers:
+        entered.append(x)
+        x, stats = layer(x, key_mask=mask, query_mask=mask, rotate=rotate, return_stats=asked(regulariser))
+        sites.append(stats)
+    cost = None
+    if regulariser is not None and sites:
+        first: Any = layers[0]
+        n = x.shape[1]
+        cost = cost_of(regulariser, sites, first.self_attention.memory.count(n, n, mask, x.device), mask)
+    return x, entered, cost
+
+
+def asked(regulariser: Regulariser | None) -> ReturnStats:
+    """Which statistics it needs."""
+    return False if regulariser is None else "mass_entropy"
+
+
+def cost_of(
+    regulariser: Regulariser, sites: Sequence[AttentionStats], count: Tensor, query_mask: Tensor | None
+) -> Tensor:
+    """What the regulariser makes of these sites: a function by itself, to be compiled."""
+    return regulariser(sites, count, query_mask)

@@ -1,0 +1,153 @@
+"""Images of classes: scikit-learn's digits, a folder, or a Hugging Face data set."""
+
+from collections.abc import Callable, Sequence, Sized
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, Subset, TensorDataset
+
+from reluformer.data.files import DataError
+from reluformer.data.hub import load
+from reluformer.models import ReLUFormerImageConfig, image_processor
+
+DIGITS = "digits"
+HELD_OUT = 0.3  # share of every class to test on, where there are no images for that
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # of Pillow, by the channels of a model
+
+Pair = tuple[Tensor, Any]  # the pixels of an image (channels, height, width) and the number of its class
+Prepare = Callable[[Any], Tensor]
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images to train on and others to test on."""
+
+    train: Dataset[Pair]
+    test: Dataset[Pair]
+    classes: tuple[str, ...]
+
+
+def in_memory(images: Dataset[Any]) -> bool:
+    """Whether there is nothing to read and to decode."""
+    return isinstance(images.dataset if isinstance(images, Subset) else images, TensorDataset)
+
+
+class _Pictures(Dataset[Pair], Sized):
+    """Pictures that are read when they are asked for."""
+
+    def __init__(self, read: Callable[[int], Any], labels: Sequence[int], prepare: Prepare) -> None:
+        self.read, self.labels, self.prepare = read, labels, prepare
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> Pair:
+        return self.prepare(self.read(index)), self.labels[index]
+
+
+def open_images(source: str, test: str, config: ReLUFormerImageConfig) -> Images:
+    """Images as a model of this configuration takes them.
+
+    Args:
+        source: ``"digits"``; a folder with a folder of images per class; or ``hf:NAME?split=train&config=...``, a
+            Hugging Face data set, by its id or folder, with a column of images and one of class labels.
+        test: Images to test on, given in the same way; "" to hold out some of every class.
+        config: Its size and channels are those of the images.
+    """
+    if source == DIGITS:
+        pixels, labels = _digits()
+        return _hold_out(TensorDataset(pixels, labels), labels.tolist(), tuple("0123456789"))
+    prepare = partial(_prepare, image_processor(config), MODES.get(config.channels, "RGB"))
+    pictures, classes = _open(source, prepare)
+    if not test:
+        return _hold_out(pictures, pictures.labels, classes)
+    others, names = _open(test, prepare)
+    if names != classes:
+        raise DataError(f"{test} must have the classes of {source}, {_some(classes)}; it has {_some(names)}")
+    return Images(pictures, others, classes)
+
+
+@cache
+def _digits() -> tuple[Tensor, Tensor]:
+    """1797 handwritten digits ``(N, 1, 8, 8)`` from -1 to 1, and which they are ``(N,)``."""
+    try:
+        from sklearn.datasets import load_digits
+    except ModuleNotFoundError as error:
+        raise DataError('digits needs scikit-learn: pip install "reluformer[vision]"') from error
+    pixels, labels = load_digits(return_X_y=True)  # (N, 64), from 0 to 16
+    return torch.tensor(pixels, dtype=torch.float32).view(-1, 1, 8, 8) / 8 - 1, torch.tensor(labels)
+
+
+def _open(source: str, prepare: Prepare) -> tuple[_Pictures, tuple[str, ...]]:
+    return _hub(source.removeprefix("hf:"), prepare) if source.startswith("hf:") else _folder(Path(source), prepare)
+
+
+def _folder(folder: Path, prepare: Prepare) -> tuple[_Pictures, tuple[str, ...]]:
+    from PIL import Image
+
+    known = Image.registered_extensions()
+    if not folder.is_dir():
+        raise DataError(f"{folder} is no folder")
+    found = {
+        place.name: [path for path in sorted(place.rglob("*")) if path.suffix.lower() in known]
+        for place in sorted(folder.iterdir())
+        if place.is_dir()
+    }
+    classes = tuple(name for name, paths in found.items() if paths)
+    if len(classes) < 2:
+        raise DataError(f"{folder} must have a folder of images for each of two classes or more, it has {len(classes)}")
+    paths = [path for name in classes for path in found[name]]
+    labels = [label for label, name in enumerate(classes) for _ in found[name]]
+    return _Pictures(partial(_read_file, paths), labels, prepare), classes
+
+
+def _hub(item: str, prepare: Prepare) -> tuple[_Pictures, tuple[str, ...]]:
+    rows = load(item)
+    image, label = (_column(rows, kind, item) for kind in ("Image", "ClassLabel"))
+    labels = [int(x) for x in rows[label]]
+    return _Pictures(partial(_read_row, rows, image), labels, prepare), tuple(rows.features[label].names)
+
+
+def _column(rows: Any, kind: str, item: str) -> str:
+    """The first column of a type."""
+    kinds = {str(name): type(feature).__name__ for name, feature in rows.features.items()}
+    for name, found in kinds.items():
+        if found == kind:
+            return name
+    told = ", ".join(f"{name} ({found})" for name, found in kinds.items())
+    raise DataError(f"hf:{item} must have a column of type {kind}, it has {told}")
+
+
+# Functions of this module, since what reads in processes of its own has to be pickled on some systems.
+def _read_file(paths: Sequence[Path], index: int) -> Any:
+    from PIL import Image
+
+    return Image.open(paths[index])
+
+
+def _read_row(rows: Any, column: str, index: int) -> Any:
+    return rows[index][column]
+
+
+def _prepare(processor: Any, mode: str, image: Any) -> Tensor:
+    pixels: Tensor = processor(images=image.convert(mode), return_tensors="pt")["pixel_values"][0]
+    return pixels
+
+
+def _hold_out(images: Dataset[Any], labels: Sequence[int], classes: tuple[str, ...]) -> Images:
+    """The same images are held out whatever the seed of a run: its results are to be compared with others."""
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)).tolist()
+    test: list[int] = []
+    for label in range(len(classes)):
+        own = [i for i in order if labels[i] == label]
+        test += own[: max(1, round(HELD_OUT * len(own)))]
+    held = set(test)
+    return Images(Subset(images, [i for i in order if i not in held]), Subset(images, test), classes)
+
+
+def _some(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

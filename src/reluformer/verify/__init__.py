@@ -1,0 +1,1 @@
+"""Small classifiers whose answers can be certified: for every input of a ball, not only for those that were tried."""

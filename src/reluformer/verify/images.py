@@ -1,0 +1,56 @@
+"""Images to train and to verify on: scikit-learn's digits, or a file of one's own."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+DIGITS = "digits"
+EVERY = 5  # every fifth image is for testing
+
+
+class Images(NamedTuple):
+    """``pixels (N, rows, columns)`` in ``[0, 1]``, float32, and ``labels (N,)``."""
+
+    pixels: Tensor
+    labels: Tensor
+
+
+def read_images(name: str) -> Images:
+    """All images of ``"digits"``, or of a ``.npz`` file with ``pixels (N, rows, columns)`` and ``labels (N,)``."""
+    return _digits() if name == DIGITS else _file(name)
+
+
+def split(images: Images) -> tuple[Images, Images]:
+    """Those for training and those for testing, always the same."""
+    for_test = torch.arange(len(images.labels)) % EVERY == 0
+    return Images(*(x[~for_test] for x in images)), Images(*(x[for_test] for x in images))
+
+
+def _digits() -> Images:
+    try:
+        from sklearn.datasets import load_digits
+    except ModuleNotFoundError as error:
+        raise ValueError('digits needs scikit-learn: pip install "reluformer[vision]"') from error
+    digits: Any = load_digits()
+    return Images(torch.tensor(digits.images / 16, dtype=torch.float32), torch.tensor(digits.target))
+
+
+def _file(name: str) -> Images:
+    import numpy as np
+
+    if not Path(name).is_file():
+        raise ValueError(f"takes {DIGITS} or a .npz file, there is no file {name!r}")
+    try:
+        with np.load(name, allow_pickle=False) as arrays:
+            pixels, labels = torch.tensor(arrays["pixels"]).float(), torch.tensor(arrays["labels"]).long()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"cannot read pixels and labels from {name!r}: {reason}") from None
+    if pixels.dim() != 3 or labels.shape != pixels.shape[:1] or not len(labels):
+        shapes = f"{tuple(pixels.shape)} and {tuple(labels.shape)}"
+        raise ValueError(f"{name!r} must hold pixels (N, rows, columns) and labels (N,), got {shapes}")
+    if not bool(((pixels >= 0) & (pixels <= 1)).all()) or int(labels.min()) < 0:
+        raise ValueError(f"{name!r} must hold pixels from 0 to 1 and labels from 0 on")
+    return Images(pixels, labels)
