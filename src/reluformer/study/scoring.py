@@ -13,6 +13,7 @@ from reluformer.report import MemoryReport, SiteReport, memory_report
 from reluformer.report.records import pooled
 from reluformer.study.corpus import Corpus
 from reluformer.study.scales import Scale
+from reluformer.training.arguments import uses_bf16
 from reluformer.training.batching import CostBatches
 from reluformer.training.collate import Collator
 from reluformer.training.loading import longer_sides
@@ -30,9 +31,12 @@ MEASURES = {
 
 def score_model(folder: Path, corpus: Corpus, scale: Scale, length: int) -> dict[str, Any]:
     """Everything about the model in a folder; translations are kept beside it."""
-    model, tokenizer = load_model(folder)
-    result: dict[str, Any] = {"nll": validation_loss(model, corpus, scale, length)}
+    model, tokenizer = load_model(folder, precision="fp32")
+    bf16 = uses_bf16("auto", model.device)  # as in training
+    with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
+        result: dict[str, Any] = {"nll": validation_loss(model, corpus, scale, length)}
     result |= memory_numbers(report_on(model, corpus, scale, length))
+    model = model.bfloat16() if bf16 else model
     documents = test_documents(corpus, scale)
     translator = Translator(model, tokenizer, length=length, beam=scale.beam)
     began = time.monotonic()
