@@ -53,3 +53,10 @@ def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert sample_pairs([str(out)], LANGUAGES, 7)[0].source == sample_pairs([item], LANGUAGES, 7)[0].source
     status, _, err = run(capsys, "sample", "none.jsonl", *options, "--pairs", 7)
     assert (status, err) == (2, "reluformer data sample: Invalid value for INPUTS: none.jsonl does not exist\n")
+    (tmp_path / "empty.jsonl").touch()
+    status, _, err = run(capsys, "sample", tmp_path / "empty.jsonl", *options, "--pairs", 7)
+    assert status == 2
+    assert "INPUTS: no pair of sentences is in " in err
+    status, _, err = run(capsys, "sample", item, "--languages", "en-de", "--out", tmp_path, "--pairs", 7)
+    assert status == 2
+    assert "--out: takes a file, " in err

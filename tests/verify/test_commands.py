@@ -59,6 +59,8 @@ REFUSED = {
     "training radius": (["--train", "relu", "--train-radius", "-0.1"], "--train-radius: takes a number from 0 on"),
     "nothing to keep": (["tests", "--out", "somewhere"], "--out: keeps what --train makes"),
     "a file for a folder": (["--train", "relu", "--out", __file__], "--out: takes a folder"),
+    "a folder of others": (["--train", "relu", "--out", "tests"], "--out: takes a new folder, or that of a model"),
+    "nowhere to write": (["--train", "relu", "--epochs", "1", "--out", "/proc/x"], "--out: cannot write /proc/x"),
     "no such data": (["--train", "relu", "--data", "nothing.npz"], "--data: takes digits or a .npz file"),
     "data that is none": (["--train", "relu", "--data", __file__], "--data: cannot read pixels and labels"),
     "no epochs": (["--train", "relu", "--epochs", "0"], "--epochs"),

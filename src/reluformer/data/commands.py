@@ -79,12 +79,16 @@ def sample(
     from reluformer.data.sampling import sample_pairs
 
     spoken = _checked("--languages", lambda: Languages.parse(languages))
+    if out.is_dir():
+        raise typer.BadParameter(f"takes a file, {out} is a folder", param_hint="--out")
     with _progress() as watch:
 
         def draw() -> list[Document]:
             return sample_pairs(inputs, spoken, pairs, seed, lambda done: watch("draw", str(out), done, None))
 
         drawn = _checked("INPUTS", draw)
+    if not drawn:
+        raise typer.BadParameter(f"no pair of sentences is in {', '.join(inputs)}", param_hint="INPUTS")
 
     def write() -> None:
         with written_file(out) as file:

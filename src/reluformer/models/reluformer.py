@@ -19,7 +19,7 @@ from reluformer.models.base import MemoryModel
 from reluformer.models.configuration import ReLUFormerConfig
 from reluformer.models.encoding import asked, cost_of, encode
 from reluformer.models.layers import DecoderLayer, EncoderLayer, last_norm
-from reluformer.models.loss import token_losses
+from reluformer.models.loss import IGNORED, token_losses
 from reluformer.models.masks import needed
 from reluformer.models.positions import Positions, positions_of, rotation
 from reluformer.models.stepping import StepCache, SteppingMixin, StoredLayer
@@ -304,7 +304,7 @@ class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, SteppingMixi
             if decoder_input_ids is None and options.get("decoder_inputs_embeds") is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
             if self._regulariser is not None and options.get("decoder_attention_mask") is None:
-                options.setdefault("decoder_query_mask", labels != -100)
+                options.setdefault("decoder_query_mask", labels != IGNORED)
         cache = options.get("past_key_values")
         if isinstance(cache, StepCache) and labels is None and cache.can_step(decoder_input_ids, options):
             source, mask = options["encoder_outputs"][0], attention_mask if cache.padded else None
@@ -334,7 +334,7 @@ class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, SteppingMixi
         first, pad = self.config.decoder_start_token_id, self.config.pad_token_id
         if first is None or pad is None:
             raise ValueError(f"decoder_start_token_id and pad_token_id must be set, got {first} and {pad}")
-        return F.pad(labels[:, :-1], (1, 0), value=first).masked_fill(F.pad(labels[:, :-1] == -100, (1, 0)), pad)
+        return F.pad(labels[:, :-1], (1, 0), value=first).masked_fill(F.pad(labels[:, :-1] == IGNORED, (1, 0)), pad)
 
 
 def _is_static(cache: EncoderDecoderCache) -> bool:

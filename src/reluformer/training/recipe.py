@@ -113,7 +113,7 @@ class Recipe:
         anneal: Updates over which attention turns from softmax into what the model says it is; 0 for never softmax.
         seed: Decides everything that is random.
         precision: ``bf16``, ``fp32``, or ``auto`` for bf16 on a GPU that has it.
-        compile: Let ``torch.compile`` fuse the layers: a minute at the start, faster steps ever after. Needs a GPU.
+        compile: Let ``torch.compile`` fuse the layers: minutes at the start, faster steps ever after. Needs a GPU.
         workers: Processes that make batches while a GPU is at work; none on a CPU.
         log_every: Updates between two points of the curve.
     """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 import typer
 
+from reluformer.data.files import written_folder
 from reluformer.verify.images import DIGITS, Images, read_images, split
 from reluformer.verify.kinds import KINDS
 
@@ -100,6 +101,10 @@ def _check_training(models: list[str] | None, train: str | None, ffn: str, radiu
         raise typer.BadParameter("keeps what --train makes: give --train too", param_hint="--out")
     if out is not None and out.exists() and not out.is_dir():
         raise typer.BadParameter(f"takes a folder, {out} is a file", param_hint="--out")
+    if out is not None and out.exists() and any(out.iterdir()) and not (out / "config.json").exists():
+        raise typer.BadParameter(
+            f"takes a new folder, or that of a model to replace: {out} holds others", param_hint="--out"
+        )
 
 
 def _load(name: str) -> "RowClassifier":
@@ -126,7 +131,11 @@ def _save(model: "RowClassifier", out: Path) -> None:
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    model.save_pretrained(out)
+    try:
+        with written_folder(out.resolve()) as folder:
+            model.save_pretrained(folder)
+    except OSError as error:
+        raise typer.BadParameter(f"cannot write {out}: {error.strerror or error}", param_hint="--out") from None
 
 
 def _check_fit(name: str, model: "RowClassifier", images: Images) -> None:

@@ -1,10 +1,12 @@
 """Images to train and to verify on: scikit-learn's digits, or a file of one's own."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from reluformer.data.digits import load_digits
 
 DIGITS = "digits"
 EVERY = 5  # every fifth image is for testing
@@ -19,22 +21,13 @@ class Images(NamedTuple):
 
 def read_images(name: str) -> Images:
     """All images of ``"digits"``, or of a ``.npz`` file with ``pixels (N, rows, columns)`` and ``labels (N,)``."""
-    return _digits() if name == DIGITS else _file(name)
+    return Images(*load_digits()) if name == DIGITS else _file(name)
 
 
 def split(images: Images) -> tuple[Images, Images]:
     """Those for training and those for testing, always the same."""
     for_test = torch.arange(len(images.labels)) % EVERY == 0
     return Images(*(x[~for_test] for x in images)), Images(*(x[for_test] for x in images))
-
-
-def _digits() -> Images:
-    try:
-        from sklearn.datasets import load_digits
-    except ModuleNotFoundError as error:
-        raise ValueError('digits needs scikit-learn: pip install "reluformer[vision]"') from error
-    digits: Any = load_digits()
-    return Images(torch.tensor(digits.images / 16, dtype=torch.float32), torch.tensor(digits.target))
 
 
 def _file(name: str) -> Images:

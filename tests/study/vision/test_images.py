@@ -6,9 +6,10 @@ import pytest
 import torch
 from PIL import Image
 
+from reluformer.data.digits import load_digits
 from reluformer.data.files import DataError
 from reluformer.models import ReLUFormerImageConfig, image_processor
-from reluformer.study.vision.images import HELD_OUT, _digits, in_memory, open_images
+from reluformer.study.vision.images import HELD_OUT, in_memory, open_images
 from tests.study.vision.pictures import CLASSES, pictures, write_folder
 
 DIGITS = ReLUFormerImageConfig.preset("reluformer-digits")
@@ -34,7 +35,7 @@ def test_the_same_of_every_class_are_held_out() -> None:
     first, second = (open_images("digits", "", DIGITS).test for _ in range(2))
     assert first.indices == second.indices
     counts = torch.bincount(torch.tensor(labels_of(first)))
-    assert (counts.float() / torch.bincount(_digits()[1]) - HELD_OUT).abs().max() < 0.01
+    assert (counts.float() / torch.bincount(load_digits()[1]) - HELD_OUT).abs().max() < 0.01
 
 
 def test_a_folder(tmp_path: Path) -> None:
@@ -82,7 +83,7 @@ def test_what_is_no_images_is_refused(tmp_path: Path, monkeypatch: pytest.Monkey
         open_images("/nowhere", "", SMALL)
     with pytest.raises(DataError, match=r"must have a folder of images for each of two classes or more, it has 0"):
         open_images(str(tmp_path), "", SMALL)
-    _digits.cache_clear()
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    load_digits.cache_clear()
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(DataError, match=r'digits needs scikit-learn: pip install "reluformer\[vision\]"'):
         open_images("digits", "", DIGITS)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
+from reluformer.data.digits import load_digits
 from reluformer.data.files import DataError
 from reluformer.data.hub import load
 from reluformer.models import ReLUFormerImageConfig, image_processor
@@ -59,8 +60,8 @@ def open_images(source: str, test: str, config: ReLUFormerImageConfig) -> Images
         config: Its size and channels are those of the images.
     """
     if source == DIGITS:
-        pixels, labels = _digits()
-        return _hold_out(TensorDataset(pixels, labels), labels.tolist(), tuple("0123456789"))
+        pixels, labels = load_digits()
+        return _hold_out(TensorDataset(2 * pixels[:, None] - 1, labels), labels.tolist(), tuple("0123456789"))
     prepare = partial(_prepare, image_processor(config), MODES.get(config.channels, "RGB"))
     pictures, classes = _open(source, prepare)
     if not test:
@@ -69,17 +70,6 @@ def open_images(source: str, test: str, config: ReLUFormerImageConfig) -> Images
     if names != classes:
         raise DataError(f"{test} must have the classes of {source}, {_some(classes)}; it has {_some(names)}")
     return Images(pictures, others, classes)
-
-
-@cache
-def _digits() -> tuple[Tensor, Tensor]:
-    """1797 handwritten digits ``(N, 1, 8, 8)`` from -1 to 1, and which they are ``(N,)``."""
-    try:
-        from sklearn.datasets import load_digits
-    except ModuleNotFoundError as error:
-        raise DataError('digits needs scikit-learn: pip install "reluformer[vision]"') from error
-    pixels, labels = load_digits(return_X_y=True)  # (N, 64), from 0 to 16
-    return torch.tensor(pixels, dtype=torch.float32).view(-1, 1, 8, 8) / 8 - 1, torch.tensor(labels)
 
 
 def _open(source: str, prepare: Prepare) -> tuple[_Pictures, tuple[str, ...]]:

@@ -1,0 +1,19 @@
+"""Scikit-learn's handwritten digits: real images that come with a package, for things to be tried offline."""
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from reluformer.data.files import DataError
+
+
+@cache
+def load_digits() -> tuple[Tensor, Tensor]:
+    """1797 images ``(N, 8, 8)`` from 0 to 1, float32, and which digits they are ``(N,)``."""
+    try:
+        from sklearn import datasets
+    except ModuleNotFoundError as error:
+        raise DataError('digits needs scikit-learn: pip install "reluformer[vision]"') from error
+    pixels, labels = datasets.load_digits(return_X_y=True)  # (N, 64), from 0 to 16
+    return torch.tensor(pixels, dtype=torch.float32).view(-1, 8, 8) / 16, torch.tensor(labels)
