@@ -46,6 +46,8 @@ def test_a_share_of_a_run_becomes_updates(bench: Bench) -> None:
     assert (usual.optimiser.warmup, usual.regulariser_warmup, usual.anneal) == (10, 10, 0)
     shares = bench.recipe({}, 0, 0, steps=40, anneal=0.25, optimiser={"warmup": 0.5}, regulariser_warmup=0)
     assert (shares.optimiser.warmup, shares.regulariser_warmup, shares.anneal) == (20, 0, 10)
+    half = bench.recipe({}, 0, 0, steps=0.5)
+    assert half.stages[0].steps == bench.steps() // 2
 
 
 def test_one_model_has_one_name(bench: Bench) -> None:

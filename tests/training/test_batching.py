@@ -34,6 +34,12 @@ def test_long_batches_hold_fewer_tokens():
     assert max(tokens[64]) > 30000
 
 
+def test_what_is_left_over_is_no_batch_of_its_own():
+    assert [len(batch) for batch in CostBatches([10] * 101, budget=1005, quadratic=10**6, shuffle=False)] == [51, 50]
+    n = [10] * 100 + [90]  # ten of those that go before fit beside the long one
+    assert [len(batch) for batch in CostBatches(n, budget=1005, quadratic=10**6, seed=1)] in ([90, 11], [11, 90])
+
+
 def test_an_example_over_budget_comes_alone():
     assert sorted(CostBatches([5, 10000, 5], budget=100, shuffle=False), key=len) == [[1], [0, 2]]
 

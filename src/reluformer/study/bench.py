@@ -76,11 +76,12 @@ class Bench:
     def recipe(self, model: dict[str, Any], seed: int, length: int, **changes: Any) -> Recipe:
         """The recipe of a run; its ``out`` is still to be said."""
         scale = self.scale
-        steps = changes.pop("steps", None) or self.steps()
+        steps = changes.pop("steps", 1.0)
+        steps = max(1, round(steps * self.steps())) if isinstance(steps, float) else steps
         long = round(steps * scale.long_share) if length else 0
         stages = [Stage(0, steps - long)] + ([Stage(length, long)] if length else [])
         every = max(1, steps // scale.points)
-        optimiser = {"lr": scale.lr, "warmup": scale.warmup} | changes.pop("optimiser", {})
+        optimiser = {"lr": scale.lr, "warmup": scale.warmup} | scale.optimiser | changes.pop("optimiser", {})
         settings: dict[str, Any] = {
             "calibrate": True, "regulariser_warmup": scale.warmup, "compile": scale.compile,
             "log_every": min(50, every), "precision": "auto",

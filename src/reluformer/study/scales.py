@@ -25,10 +25,11 @@ class Scale:
         lengths: Of the documents in ``documents``, in tokens.
         counts: Keys or slots in ``variance``.
         temperatures: Of softmax in ``ffn``.
-        extras: Whether ``attention`` has its exploratory arms.
+        extras: Whether ``attempts`` has all its arms.
         cost: Of a batch, in tokens of short sequences.
         lr: The highest learning rate.
         warmup: Updates until it is reached, as a share of all.
+        optimiser: What else differs from the optimiser of a recipe.
         regulariser: Weight of its terms where an arm has them.
         points: Validations of a run.
         average: How many of the last checkpoints the final model averages.
@@ -57,6 +58,7 @@ class Scale:
     cost: int = 16384
     lr: float = 5e-4
     warmup: float = 0.25
+    optimiser: dict[str, Any] = field(default_factory=dict)
     regulariser: float = 0.05
     points: int = 20
     average: int = 5
@@ -70,7 +72,7 @@ class Scale:
 
     def key(self) -> dict[str, Any]:
         """What the result of a cell depends on."""
-        return {name: value for name, value in self.to_dict().items() if name not in CHOICES}
+        return {name: value for name, value in self.to_dict().items() if name not in CHOICES and value != {}}
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, as JSON has it."""
@@ -98,6 +100,9 @@ SCALES = {
             lengths=(128, 1024), counts=(16, 64, 256, 1024), temperatures=(0.5, 2.0), cost=1024, lr=3e-3,
             points=5, average=1, beam=2, documents=6, sentences=8, examples=16, resamples=200,
         ),
-        Scale("gpu", "small", epochs=15, seeds=3, compile=True),
+        Scale(
+            "gpu", "small", {"dropout": 0.1}, epochs=15, seeds=3, compile=True,
+            lr=1e-3, warmup=0.1, optimiser={"schedule": "linear"},
+        ),
     )
 }  # fmt: skip

@@ -86,6 +86,12 @@ class CostBatches(Sampler[list[int]]):
                 batch, padded = [], length
             batch.append(i)
             longest = padded
+        # What is left over takes from the last batch: an update of a few examples is noise, and a shape of its own.
+        while batches and len(batches[-1]) > len(batch) + 1:
+            longest = max(longest, int(self.lengths[batches[-1][-1]]))
+            if self.cost(len(batch) + 1, longest) > self.budget:
+                break
+            batch.insert(0, batches[-1].pop())
         return [*batches, batch] if batch else batches
 
 

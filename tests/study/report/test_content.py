@@ -35,6 +35,11 @@ def test_the_summary_counts_the_verdicts():
     assert "2 claims: 1 holds, 0 do not hold, 1 not decided." in found
 
 
+def test_arms_that_did_not_run_are_named():
+    found = texts(content([experiment()], cells("ReLU", 1)))
+    assert any("not run: softmax | late" in text for text in found)
+
+
 def test_every_arm_can_be_made_again():
     (block,) = [block for block in content([experiment()], cells("ReLU", 1, 2)) if isinstance(block, Recipes)]
     assert block.recipes[0].cells == ("cells/ReLU-0.json", "cells/ReLU-1.json")

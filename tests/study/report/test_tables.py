@@ -18,9 +18,14 @@ def test_numbers_with_the_papers_beside_them():
     assert rows(table) == {
         "ReLU": ["3 done", "2.00 ± 1.00", "34.22", "2.000 ± 0.000", "n/a"],
         "softmax": ["2 done", "1.25 ± 0.35", "unknown", "n/a", "n/a"],
-        "late": ["no cells", "n/a", "unknown", "n/a", "n/a"],
     }
-    assert bold(table) == {"ReLU"}
+    papers = {"ReLU": {"bleu": "34.22"}, "late": {"bleu": "33.08"}}
+    table = arm_table(sections([experiment(paper=papers)], cells("ReLU", 1))[0])
+    assert rows(table)["late"] == ["no cells", "n/a", "33.08", "n/a", "n/a"]
+
+
+def test_the_best_is_bold():
+    assert bold(arm_table(sections([experiment()], cells("ReLU", 1, 2, 3) + cells("softmax", 1))[0])) == {"ReLU"}
 
 
 def test_lower_is_better_where_a_column_says_so():

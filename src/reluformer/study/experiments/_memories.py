@@ -22,7 +22,11 @@ def attention(**settings: Any) -> dict[str, Any]:
     return {site: dict(settings) for site in ("encoder_self", "decoder_self", "cross")}
 
 
+RELU: dict[str, Any] = {"family": "reluformer"}
+OVER_ITS_MASS = RELU | attention(norm="mass", bias=1.0)
+
+
 def reluformer(scale: Scale, **settings: Any) -> dict[str, Any]:
     """The paper's model: scaled ReLU attention with both terms of the regulariser; settings change its attention."""
     terms = {"mass": scale.regulariser, "entropy": scale.regulariser}
-    return {"family": "reluformer", "regulariser": terms} | (attention(**settings) if settings else {})
+    return RELU | {"regulariser": terms} | (attention(**settings) if settings else {})

@@ -5,19 +5,17 @@ from typing import Any
 from reluformer.study.bench import Bench
 from reluformer.study.clock import nll_at
 from reluformer.study.experiment import Arm, Claim, Column, Diverged, Experiment
-from reluformer.study.experiments._memories import attention, reluformer
+from reluformer.study.experiments._memories import OVER_ITS_MASS, RELU, attention, reluformer
 from reluformer.study.scales import Scale
 
 NEAR_ONE = 3  # keys for which unit mass means a gamma of about 1
-RELU: dict[str, Any] = {"family": "reluformer"}
-OVER_ITS_MASS = RELU | attention(norm="mass", bias=1.0)
 
 
 def arms(scale: Scale) -> list[Arm]:
-    """The ablation of the paper, its baselines, and where the scale has room our own attempts."""
+    """The ablation of the paper, its baselines, and ReLU over its mass."""
     weight = scale.regulariser
     plain = {"alpha": 0.0, "gamma": "none"}
-    found = [
+    return [
         Arm("softmax", {"model": {}}),
         Arm("scale only", {"model": RELU}),
         Arm("full", {"model": reluformer(scale)}),
@@ -37,44 +35,6 @@ def arms(scale: Scale) -> list[Arm]:
         Arm("sigmoid", {"model": attention(activation="sigmoid")}, seeds=1),
         Arm("ReLU over its mass", {"model": OVER_ITS_MASS}),
     ]
-    return found + (_attempts(scale) if scale.extras else [])
-
-
-def _attempts(scale: Scale) -> list[Arm]:
-    """What might close a gap to softmax, one change at a time, then those that helped before together."""
-    changes: dict[str, dict[str, Any]] = {
-        "alpha 0.75": {"alpha": 0.75},
-        "gamma fixed": {"gamma": "fixed"},
-        "gamma per site": {"gamma": "shared"},
-        "bias 1": {"bias": 1.0},
-        "bias 1, alpha 1": {"bias": 1.0, "alpha": 1.0},
-        "bias -0.5": {"bias": -0.5},
-        "power 2": {"activation": "relu_squared"},
-        "query-key norm": {"query_key_norm": True},
-        "over its mass": {"norm": "mass"},
-        "over its mass, power 2, bias 1": {"norm": "mass", "activation": "relu_squared", "bias": 1.0},
-        "query-key norm, bias 1, alpha 1": {"query_key_norm": True, "bias": 1.0, "alpha": 1.0},
-    }
-    found = [Arm(f"full, {name}", {"model": reluformer(scale, **x)}, seeds=1) for name, x in changes.items()]
-    recipes: dict[str, dict[str, Any]] = {
-        "gamma at the common learning rate": {"optimiser": {"gamma_lr": 1.0}},
-        "learning rate x 2": {"optimiser": {"lr": 2 * scale.lr}},
-        "learning rate / 2": {"optimiser": {"lr": scale.lr / 2}},
-        "warm-up x 2": {"optimiser": {"warmup": 2 * scale.warmup}},
-        "warm-up / 2": {"optimiser": {"warmup": scale.warmup / 2}},
-        "regulariser from the first step": {"regulariser_warmup": 0},
-        "annealed from softmax": {"anneal": 0.25},
-    }
-    full = reluformer(scale)
-    found += [Arm(f"full, {name}", {"model": full, "recipe": x}, seeds=1) for name, x in recipes.items()]
-    found += [
-        Arm(f"{base}, {name}", {"model": model, "recipe": recipes[name]}, seeds=1)
-        for base, model in (("softmax", {}), ("ReLU over its mass", OVER_ITS_MASS))
-        for name in ("learning rate x 2", "learning rate / 2")
-    ]
-    found.append(Arm("ReLU over its mass, no bias", {"model": RELU | attention(norm="mass")}, seeds=1))
-    terms = {"mass": 4 * scale.regulariser, "entropy": 4 * scale.regulariser}
-    return [*found, Arm("full, regulariser x 4", {"model": full | {"regulariser": terms}}, seeds=1)]
 
 
 def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:

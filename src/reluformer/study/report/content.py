@@ -81,7 +81,7 @@ def _experiment(part: Section, out: Path) -> list[Block]:
     blocks: list[Block] = [Heading(part.title, 2, part.name), Paragraph(part.experiment.question)]
     if not part.cells:
         blocks.append(Paragraph("No cells yet."))
-    if part.arms:
+    elif part.arms:
         blocks += [arm_table(part), Paragraph(_legend(part), quiet=True)]
     if part.experiment.claims:
         blocks += [Heading("Claims", 3), claim_table([part], with_experiment=False)]
@@ -114,6 +114,8 @@ def _legend(part: Section) -> str:
     keys = {column.key for column in part.experiment.columns}
     if not any(keys & set(figures) for figures in part.experiment.paper.values()):
         notes.append("the paper's figures: unknown")
+    if absent := [arm.name for arm in part.arms if not arm.cells]:
+        notes.append(f"not run: {' | '.join(absent)}")
     if part.doubles:
         notes.append(f"{part.doubles} cells left out that share arm and seed with a later one")
     return "; ".join(notes) + "."

@@ -16,7 +16,7 @@ ARROWS = {"higher": " ↑", "lower": " ↓"}
 
 
 def arm_table(section: Section) -> Table:
-    """A row per arm; each column that the paper has a figure for is followed by the paper's."""
+    """A row per arm that has run or that the paper has; each column that the paper has is followed by the paper's."""
     paper = section.experiment.paper
     head, columns = ["arm", "cells"], []
     for column in section.experiment.columns:
@@ -26,6 +26,8 @@ def arm_table(section: Section) -> Table:
     best = {column.key: _best(section, column) for column, _ in columns}
     rows = []
     for arm in section.arms:
+        if not arm.cells and arm.name not in paper:
+            continue
         row = [Text(arm.name), _status(arm)]
         for column, in_paper in columns:
             row.append(_ours(arm, column, arm.name in best[column.key]))
