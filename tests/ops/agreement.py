@@ -22,7 +22,7 @@ from reluformer import relu_attention
 WIDER = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.float32: torch.float64}
 ROUNDINGS = 8
 # Share of the elements, and how many times the rule's bound they may err.
-THROUGH_SCORES = {"dq": ((0.9, 1), (1.0, 4)), "dk": ((0.9, 1), (1.0, 4))}
+THROUGH_SCORES = {"dq": ((0.9, 1), (1.0, 4)), "dk": ((0.9, 1), (1.0, 4)), "dlog_forget": ((0.9, 1), (1.0, 4))}
 Attention = Callable[..., tuple[Tensor, tuple[Tensor, Tensor, Tensor]]]
 
 
@@ -75,6 +75,9 @@ def assert_agrees(
         rounding = 2 * torch.finfo(dtype).eps * size  # not of got's dtype: gamma's gradient comes through a half dout
         if name == "entropy":  # a difference of logarithms, each of them rounded, whatever is left of them
             rounding += torch.finfo(torch.float32).eps
+        if name == "dlog_forget":  # a difference of q.dq and k.dk, each of them rounded, whatever is left of it
+            terms = (case.tensors["q"].double() * exact["dq"].double()).abs().sum(-1)
+            rounding += 2 * torch.finfo(torch.float32).eps * _distance(terms, torch.zeros_like(terms))
         for share, slack in THROUGH_SCORES.get(name, ((1.0, 1),)) if case.stats else ((1.0, 1),):
             error = _distance(got, truth, share)
             theirs = max(_distance(x[name], truth, share) for x in plain)

@@ -74,6 +74,24 @@ REFUSED = {
     "mask of key heads": ({"attn_mask": torch.zeros(2, 2, 6, 9)}, ["attn_mask", "(2, 4, 6, 9)", "(2, 2, 6, 9)"]),
     "mask not a tensor": ({"attn_mask": True}, ["attn_mask must be a tensor", "bool"]),
     "mask on another device": ({"attn_mask": torch.zeros(6, 9, device="meta")}, ["attn_mask", "cpu", "meta"]),
+    "gates without causal": ({"log_forget": torch.zeros(2, 4, 9)}, ["log_forget needs causal=True", "causal=False"]),
+    "gates of key heads": (
+        {"log_forget": torch.zeros(2, 2, 9), "causal": True},
+        ["log_forget", "(B, Hq, M) = (2, 4, 9)", "(2, 2, 9)"],
+    ),
+    "gates of queries": (
+        {"log_forget": torch.zeros(2, 4, 6), "causal": True},
+        ["log_forget", "(2, 4, 9)", "(2, 4, 6)"],
+    ),
+    "gates in half precision": (
+        {"log_forget": torch.zeros(2, 4, 9).half(), "causal": True},
+        ["log_forget must be torch.float32", "torch.float16"],
+    ),
+    "gates on another device": (
+        {"log_forget": torch.zeros(2, 4, 9, device="meta"), "causal": True},
+        ["log_forget", "cpu", "meta"],
+    ),
+    "gates a number": ({"log_forget": -0.1, "causal": True}, ["log_forget must be a tensor", "(2, 4, 9)", "float"]),
     "unknown back end": ({"backend": "cuda"}, ["backend", "auto, reference, chunked, triton", "'cuda'"]),
 }
 

@@ -59,6 +59,15 @@ class TestCompile:
 
         self.agree(loss, [(qkv(2, n=n, m=m), masks(n, m)) for n, m in ((17, 19), (33, 63), (100, 99))])
 
+    def test_forget_gates(self) -> None:
+        def loss(q, k, v, gates):
+            out = relu_attention(q, k, v, causal=True, log_forget=torch.nn.functional.logsigmoid(gates))
+            return out.square().sum()
+
+        self.agree(
+            loss, [([*qkv(2, n=n, m=n + 3), torch.randn(2, 2, n + 3, requires_grad=True)], ()) for n in (17, 33, 100)]
+        )
+
     def test_packed(self) -> None:
         def loss(q, k, v, bounds, longest):
             out, stats = relu_attention_varlen(

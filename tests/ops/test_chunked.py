@@ -135,6 +135,78 @@ def test_packed_sequences_are_sequences_alone(options, device):
         torch.testing.assert_close(x, y)
 
 
+FORGETTING = [
+    {"n": 1},
+    {"n": 100},
+    {"n": 63, "m": 100, "bias": True},
+    {"n": 100, "m": 63},
+    {"n": 50, "hq": 6, "hk": 2, "power": 2},
+    {"n": 60, "window": 30, "alpha": 1.0},
+    {"n": 0},
+    {"m": 0},
+]
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("strength", [0.01, 1.0])
+@pytest.mark.parametrize("options", FORGETTING, ids=str)
+def test_forget_gates(options, strength, stats, device):
+    options = {"n": 100, "hq": 2} | options
+    log_forget = -strength * torch.rand(2, options["hq"], options.get("m", options["n"]), device=device)
+    case = random_case(b=2, causal=True, log_forget=log_forget, stats=stats, device=device, **options)
+    for dtype in (torch.float32, torch.bfloat16):
+        assert_agrees(case, "chunked", dtype)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_forget_gates_with_masks(stats, device):
+    log_forget = -torch.rand(2, 4, 70, device=device)
+    masks = {
+        "key_padding_mask": torch.rand(2, 70, device=device) > 0.3,
+        "attn_mask": torch.randn(2, 1, 50, 70, device=device),
+    }
+    for name, mask in masks.items():
+        case = random_case(b=2, hq=4, hk=2, n=50, m=70, causal=True, log_forget=log_forget, stats=stats, device=device)
+        case.tensors[name] = mask
+        assert_agrees(case, "chunked")
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_forget_gates_by_finite_differences(device):
+    q, k, v = (torch.randn(1, 2, x, 3, dtype=F64, device=device) for x in (18, 30, 30))
+    log_forget = -torch.rand(1, 2, 30, dtype=F64, device=device)
+
+    def function(q, k, v, log_forget):
+        out, stats = relu_attention(q, k, v, causal=True, log_forget=log_forget, return_stats=True, backend="chunked")
+        return out, stats.mass, stats.entropy
+
+    assert torch.autograd.gradcheck(function, [x.requires_grad_() for x in (q, k, v, log_forget)], fast_mode=True)
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_what_is_forgotten_is_not_computed(monkeypatch, device):
+    """With gates of e^-4 a query remembers five keys: blocks away from the diagonal are never made."""
+    visited = []
+    scores = chunked._Heads.scores
+    monkeypatch.setattr(chunked._Heads, "scores", lambda *args: visited.append(args[2:]) or scores(*args))
+    q, k, v = (torch.randn(1, 1, 160, 16, device=device) for _ in range(3))
+    for strength, blocks in ((0.0, 10 * 11 // 2), (4.0, 10 + 9)):  # all up to the diagonal; it and one to its left
+        visited.clear()
+        log_forget = torch.full((1, 1, 160), -strength, device=device)
+        relu_attention(q, k, v, causal=True, log_forget=log_forget, backend="chunked")
+        assert len(visited) == blocks
+
+
+def test_very_strong_forgetting(stats, device):
+    """Gates of e^-20: nothing overflows, and what is left is the newest key."""
+    log_forget = torch.full((1, 2, 300), -20.0, device=device)
+    case = random_case(n=300, causal=True, log_forget=log_forget, alpha=0.0, stats=stats, device=device)
+    found = case.run(relu_attention, torch.float32, "chunked")
+    assert all(x.isfinite().all() for x in found.values())
+    alone = Case(case.tensors | {"log_forget": torch.zeros_like(log_forget)}, case.options | {"window": 1}, stats)
+    torch.testing.assert_close(found["out"], alone.run(relu_attention, torch.float32, "chunked")["out"])
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_all_scores_negative(dtype, stats, device):
     """Dead rows: zero outputs, zero statistics, zero gradients, nothing that is not a number."""

@@ -1,5 +1,6 @@
 """The specification: against the definition written out as loops, and against finite differences."""
 
+import itertools
 import math
 
 import pytest
@@ -48,6 +49,71 @@ def test_definition(power, alpha, causal):
                 assert stats.active[i_b, h, i].item() == len(p)
 
 
+def attend_with_loops(q, k, v, gamma, bias, log_forget, key_mask, power, alpha):
+    """Output, mass and entropy with forget gates, weight by weight: a key fades by every gate that it passes."""
+    b, hq, n, d = q.shape
+    hk, m = k.shape[1:3]
+    outs, masses, entropies = [], [], []
+    for i_b, h, i in itertools.product(range(b), range(hq), range(n)):
+        head, here = h // (hq // hk), i + m - n
+        seen = [j for j in range(here + 1) if key_mask[i_b, j]]
+        row, weights = torch.zeros(d, dtype=F64), []
+        for j in seen:
+            weight = (q[i_b, h, i] @ k[i_b, head, j] / d**0.5 + bias[h]).clamp_min(0) ** power
+            for passed in range(j + 1, here + 1):
+                weight = weight * log_forget[i_b, h, passed].exp()
+            weight = weight / (gamma[h] * (len(seen) / 2) ** alpha)
+            row = row + weight * v[i_b, head, j]
+            weights.append(weight)
+        mass = sum(weights, torch.zeros((), dtype=F64))
+        alive = [w / mass for w in weights if w > 0]
+        outs.append(row)
+        masses.append(mass)
+        entropies.append(-sum((p * p.log() for p in alive), torch.zeros((), dtype=F64)))
+    return torch.stack(outs).view(q.shape), *(torch.stack(x).view(b, hq, n) for x in (masses, entropies))
+
+
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("n", [2, 5])
+def test_forget_gates(n, power):
+    """Outputs, statistics and all gradients with grouped heads, padding, and as many queries as keys or fewer."""
+    q, k, v = random_qkv(b=2, hq=4, hk=2, n=n, m=5, grad=True)
+    gamma, bias = (torch.rand(4, dtype=F64) + 0.5).requires_grad_(), torch.randn(4, dtype=F64, requires_grad=True)
+    log_forget = (-torch.rand(2, 4, 5, dtype=F64)).requires_grad_()
+    key_mask = torch.tensor([[True] * 5, [True, False, True, True, False]])
+    leaves = [q, k, v, gamma, bias, log_forget]
+    out, stats = reference(
+        q, k, v, gamma=gamma, bias=bias, power=power, alpha=0.7, causal=True, key_padding_mask=key_mask,
+        log_forget=log_forget, return_stats=True,
+    )  # fmt: skip
+    found, expected = (out, *stats[:2]), attend_with_loops(*leaves, key_mask, power, 0.7)
+    slopes = [torch.randn_like(x) for x in found]
+    for x, y in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, y)
+    for x, y in zip(
+        torch.autograd.grad(found, leaves, slopes), torch.autograd.grad(expected, leaves, slopes), strict=True
+    ):
+        torch.testing.assert_close(x, y)
+
+
+def test_gates_that_forget_nothing_change_no_bit():
+    q, k, v = (x.float() for x in random_qkv(n=30, m=40, d=16))
+    plain, stats = reference(q, k, v, causal=True, return_stats=True)
+    gated, gated_stats = reference(q, k, v, causal=True, log_forget=torch.zeros(1, 2, 40), return_stats=True)
+    for x, y in zip((gated, *gated_stats), (plain, *stats), strict=True):
+        assert torch.equal(x, y)
+
+
+def test_gates_that_forget_all_leave_the_newest_key():
+    q, k, v = (x.requires_grad_() for x in random_qkv(n=6, m=6))
+    log_forget = torch.full((1, 2, 6), -100.0, dtype=F64, requires_grad=True)
+    out, stats = reference(q, k, v, causal=True, log_forget=log_forget, alpha=0.0, return_stats=True)
+    torch.testing.assert_close(out, reference(q, k, v, causal=True, window=1, alpha=0.0))
+    assert (stats.active <= 1).all()
+    for grad in torch.autograd.grad(out.sum() + stats.mass.sum() + stats.entropy.sum(), (q, k, v, log_forget)):
+        assert grad.isfinite().all()
+
+
 def test_output_keeps_the_variance_of_the_values():
     q, k, v = (torch.randn(8, 1, 256, 64) for _ in range(3))
     assert reference(q, k, v).var().item() == pytest.approx(1.0, rel=0.1)
@@ -62,24 +128,29 @@ OPTIONS = {
     "alpha 1": {"alpha": 1.0},
     "grouped heads": {"hq": 4, "hk": 2},
     "key padding": {"key_padding_mask": torch.tensor([[True, False, True, True]])},
+    "forget gates": {"causal": True, "forget": True, "n": 4, "m": 3},
     "boolean mask": {"attn_mask": torch.tensor([[True, False, True, True], [False] * 4, [True] * 4])},
 }
 
 
 def inputs_and_function(options, stats):
-    """Leaves q, k, v, gamma, bias and a float mask, and the function of them to differentiate."""
+    """Leaves q, k, v, gamma, bias, a float mask and gates, and the function of them to differentiate."""
     options = dict(options)
+    forget = options.pop("forget", False)
     sizes = {name: options.pop(name) for name in ("hq", "hk", "n", "m") if name in options}
     q, k, v = random_qkv(**sizes, grad=True)
     gamma = (torch.rand(q.shape[1], dtype=F64) + 0.5).requires_grad_()
     bias = torch.randn(q.shape[1], dtype=F64, requires_grad=True)
-    leaves = [q, k, v, gamma, bias]
+    more = {}
     if "attn_mask" not in options:
-        leaves.append(torch.randn(q.shape[2], k.shape[2], dtype=F64, requires_grad=True))
+        more["attn_mask"] = torch.randn(q.shape[2], k.shape[2], dtype=F64, requires_grad=True)
+    if forget:
+        more["log_forget"] = (-torch.rand(*q.shape[:2], k.shape[2], dtype=F64)).requires_grad_()
+    leaves = [q, k, v, gamma, bias, *more.values()]
 
-    def function(q, k, v, gamma, bias, *mask):
-        more = {"attn_mask": mask[0]} if mask else {}
-        result = reference(q, k, v, gamma=gamma, bias=bias, return_stats=stats, **more, **options)
+    def function(q, k, v, gamma, bias, *rest):
+        more_leaves = dict(zip(more, rest, strict=True))
+        result = reference(q, k, v, gamma=gamma, bias=bias, return_stats=stats, **more_leaves, **options)
         return (result[0], result[1].mass, result[1].entropy) if stats else result
 
     return leaves, function

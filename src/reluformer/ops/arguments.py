@@ -152,6 +152,24 @@ def check_attn_mask(mask: Tensor | None, q: Tensor, m: int) -> Tensor | None:
     return wide.expand(-1, -1, n, m)
 
 
+def check_log_forget(log_forget: Tensor | None, q: Tensor, m: int, band: Band) -> None:
+    """Check the logarithms of forget gates: ``(B, Hq, M)``, in float32 or the inputs' float64, for causal attention."""
+    if log_forget is None:
+        return
+    shape = (*q.shape[:2], m)
+    if not isinstance(log_forget, Tensor):
+        raise ValueError(f"log_forget must be a tensor of shape (B, Hq, M) = {shape}, got {type(log_forget).__name__}")
+    if tuple(log_forget.shape) != shape:
+        raise ValueError(f"log_forget must have shape (B, Hq, M) = {shape}, got {shape_of(log_forget)}")
+    wide = torch.promote_types(q.dtype, torch.float32)
+    if log_forget.dtype != wide:  # sums over thousands of gates: half precision would not hold them
+        raise ValueError(f"log_forget must be {wide} where q is {q.dtype}, got {log_forget.dtype}")
+    if log_forget.device != q.device:
+        raise ValueError(f"log_forget must be on the device of q, {q.device}, got {log_forget.device}")
+    if band.right != 0:
+        raise ValueError("log_forget needs causal=True: a weight fades on its way to later queries, got causal=False")
+
+
 def check_cu_seqlens(name: str, cu: Tensor, packed: Tensor, max_seqlen: int, max_name: str) -> None:
     """Check sequence boundaries ``[0, ..., T]``: one dimension, int32, not decreasing, covering the packed tensor."""
     if not isinstance(cu, Tensor) or cu.dtype != torch.int32 or cu.dim() != 1 or cu.numel() < 2:

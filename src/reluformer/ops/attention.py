@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from reluformer.ops import arguments, operators, reference
+from reluformer.ops.forgetting import accumulate
 from reluformer.ops.padding import hide_keys, rescale
 from reluformer.ops.problem import Problem
 from reluformer.ops.statistics import AttentionStats
@@ -39,6 +40,7 @@ class _Options(_PackedOptions, total=False):
 
     key_padding_mask: Tensor | None
     attn_mask: Tensor | None
+    log_forget: Tensor | None
 
 
 @overload
@@ -67,6 +69,7 @@ def relu_attention(
     key_padding_mask: Tensor | None = None,
     attn_mask: Tensor | None = None,
     window: int | tuple[int, int] | None = None,
+    log_forget: Tensor | None = None,
     return_stats: ReturnStats = False,
     backend: Backend = "auto",
 ) -> Tensor | Stats:
@@ -94,6 +97,10 @@ def relu_attention(
             and differentiable, ``-inf`` = may not be seen.
         window: ``w`` lets a query see its own position and ``w - 1`` keys to either side (with ``causal``, to the
             left); a pair ``(left, right)`` sets both sides, -1 for no bound.
+        log_forget: Logarithms of forget gates ``(B, Hq, M)``, one at each key, differentiable; float32, or float64 for
+            float64 inputs. The weight of key ``j`` at the position ``i`` of a query is multiplied by
+            ``exp(sum(log_forget[j + 1 : i + 1]))``. Needs ``causal``. The entries must be finite and at most 0 (they
+            are not read, hence not checked).
         return_stats: Also return the :class:`AttentionStats` of the rows, computed in the same pass. With
             ``"mass_entropy"`` the number of active keys is left out (empty): all that a regulariser needs, and faster.
         backend: ``"reference"`` is the specification, ``"chunked"`` runs anywhere in linear memory, ``"triton"`` is
@@ -119,6 +126,7 @@ def relu_attention(
     band = arguments.make_band(causal, window)
     arguments.check_key_mask(key_padding_mask, q, m)
     attn_mask = arguments.check_attn_mask(attn_mask, q, m)
+    arguments.check_log_forget(log_forget, q, m, band)
     level = arguments.check_return_stats(return_stats)
     backend = _choose(backend, q, attn_mask)
 
@@ -135,10 +143,11 @@ def relu_attention(
             band=band,
             key_mask=key_padding_mask,
             attn_mask=attn_mask,
+            log_forget=log_forget,
         )
         return (out, _kept(stats, level)) if level else out
 
-    arguments.check_no_tangent(backend, q, k, v, per_head, bias, attn_mask)
+    arguments.check_no_tangent(backend, q, k, v, per_head, bias, attn_mask, log_forget)
     padding = None
     if backend == "triton" and attn_mask is None and bias is None and (torch.is_grad_enabled() or n > FEW_QUERIES):
         padding, key_padding_mask = key_padding_mask, None
@@ -146,8 +155,9 @@ def relu_attention(
     count = None
     if key_padding_mask is not None or attn_mask is not None:
         count = count_visible(band, n, m, key_padding_mask, attn_mask, q.device)
+    faded = None if log_forget is None else accumulate(log_forget).contiguous()
     problem = Problem(
-        q, k, v, per_head, bias, key_padding_mask, attn_mask, count, None, None, n, m,
+        q, k, v, per_head, bias, key_padding_mask, attn_mask, count, None, None, faded, n, m,
         divisor, float(alpha), power, scale, band, level,
     )  # fmt: skip
     out, stats = operators.attend(problem, backend)
@@ -275,7 +285,7 @@ def relu_attention_varlen(
     else:
         arguments.check_no_tangent(backend, q, k, v, per_head, bias)
         problem = Problem(
-            q, k, v, per_head, bias, None, None, None, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
+            q, k, v, per_head, bias, None, None, None, cu_seqlens_q, cu_seqlens_k, None, max_seqlen_q, max_seqlen_k,
             divisor, float(alpha), power, scale, band, level,
         )  # fmt: skip
         out, stats = operators.attend(problem, backend)
@@ -302,6 +312,7 @@ def _reference_varlen(
             v[:, :, k_start:k_stop],
             key_mask=None,
             attn_mask=None,
+            log_forget=None,
             **options,
         )
         outs.append(out)

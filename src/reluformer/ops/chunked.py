@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from reluformer.ops.forgetting import FAINTEST, at_keys, at_queries, first_kept
 from reluformer.ops.problem import Gradients, Problem, Sums
 from reluformer.ops.statistics import TINY, entropy_from_sums
 from reluformer.ops.visibility import UNBOUNDED, count_visible
@@ -43,6 +44,8 @@ def forward(p: Problem) -> Sums:
                 r = heads.scores(q, rows, keys).relu_()  # (L, G * R, K)
                 if p.power == 2:
                     r.square_()
+                if p.faded is not None:
+                    r *= heads.fading(rows, keys)
                 out.baddbmm_(r, heads.v[:, keys])
                 if p.stats:
                     stats[0] += r.sum(-1, keepdim=True)
@@ -70,12 +73,17 @@ def backward(
     need_gamma: bool,
     need_bias: bool,
     need_mask: bool,
+    need_faded: bool,
 ) -> Gradients:
     """Gradients of everything differentiable, the scores made once more."""
     dq, dk, dv = torch.empty_like(p.q), torch.empty_like(p.k), torch.empty_like(p.v)
     # Sums over keys, row by row; over the rows they are summed at the end, all at once, which rounds least.
     dr_dot_r, ds_sum = (p.q.new_empty(p.q.shape[:3] if need else 0, dtype=_wide(p)) for need in (need_gamma, need_bias))
     dmask = p.q.new_zeros(p.attn_mask.shape if need_mask and p.attn_mask is not None else 0, dtype=_wide(p))
+    faded_q, faded_k = (
+        torch.zeros(p.q.shape[:2] + (size if need_faded else 0,), dtype=torch.float64, device=p.q.device)
+        for size in (p.q.shape[2], p.k.shape[2])
+    )
     work = _Workspace(p)
     for part in _parts(p):
         heads = _Heads(p, part, work)
@@ -104,6 +112,9 @@ def backward(
                 block, width = keys.start // part.keys_at_once, keys.stop - keys.start
                 s = heads.scores(q, rows, keys).relu_()  # (L, G * R, K)
                 r = s.square() if p.power == 2 else s
+                if p.faded is not None:
+                    fading = heads.fading(rows, keys)
+                    r = r * fading
                 dv_t[block, ..., :width].baddbmm_(g.mT, r)
                 dr = torch.bmm(g, heads.v[:, keys].mT, out=heads.scratch(1, s.shape))
                 if mass_slope is not None:
@@ -112,6 +123,12 @@ def backward(
                     dr_dot_r_rows += torch.mul(dr, r, out=heads.scratch(2, r.shape)).sum(-1, keepdim=True)
                 if entropy_slope is not None:
                     dr.addcmul_(heads.log(r), entropy_slope).add_(entropy_shift)
+                if need_faded:  # an exponent's gradient is dr * r: positive for the query, negative for the key
+                    pulled = heads.unstack(torch.mul(dr, r, out=heads.scratch(2, r.shape)))  # (B, H, R, K)
+                    _pick(faded_q, part)[:, :, part.rows][:, :, rows] += pulled.sum(3, dtype=torch.float64)
+                    _pick(faded_k, part)[:, :, part.keys][:, :, keys] += pulled.sum(2, dtype=torch.float64)
+                if p.faded is not None:
+                    dr *= fading
                 if p.power == 2:
                     ds = dr.mul_(s).mul_(2)
                 else:
@@ -139,6 +156,7 @@ def backward(
         none(0) if p.gamma is None or not need_gamma else (-dr_dot_r.sum((0, 2)) / p.gamma).to(p.gamma.dtype),
         none(0) if p.bias is None or not need_bias else ds_sum.sum((0, 2)).to(p.bias.dtype),
         none(0) if p.attn_mask is None or not need_mask else dmask.to(p.attn_mask.dtype),
+        none(0) if not need_faded else _at_keys(p, faded_q).sub_(faded_k),
     )
 
 
@@ -171,7 +189,7 @@ class _Workspace:
 
 
 def _memory(size: int, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
-    """Memory for three blocks of scores: what is used again is still in the cache.
+    """Memory for four blocks of scores: what is used again is still in the cache.
 
     A thread keeps the last it used on the CPU, where the system would take it back and clear it again at every call, a
     tenth of the time at length 512.
@@ -179,7 +197,7 @@ def _memory(size: int, dtype: torch.dtype, device: torch.device) -> list[Tensor]
     blocks: list[Tensor] = getattr(_kept, "blocks", [])
     if not blocks or blocks[0].dtype != dtype or blocks[0].device != device or blocks[0].numel() < size:
         with torch.inference_mode(False):  # or training could not use what inference left
-            blocks = [torch.empty(size, dtype=dtype, device=device) for _ in range(3)]
+            blocks = [torch.empty(size, dtype=dtype, device=device) for _ in range(4)]
         if device.type == "cpu":
             _kept.blocks = blocks
     return blocks
@@ -220,6 +238,11 @@ def _sequences(p: Problem) -> Iterator[tuple[slice, slice]]:
     return zip(map(slice, bounds_q, bounds_q[1:]), map(slice, bounds_k, bounds_k[1:]), strict=True)
 
 
+def _at_keys(p: Problem, x: Tensor) -> Tensor:
+    """What belongs to queries, ``(B, H, N)``, at the keys where they stand, ``(B, H, M)``."""
+    return torch.cat([at_keys(x[:, :, rows], keys.stop - keys.start) for rows, keys in _sequences(p)], -1)
+
+
 def _steps(stop: int, size: int, start: int = 0) -> Iterator[slice]:
     """``start:stop`` in slices of ``size``, the last one shorter."""
     return (slice(i, min(i + size, stop)) for i in range(start, stop, size))
@@ -247,6 +270,9 @@ class _Heads:
         self.key_mask = None if p.key_mask is None else p.key_mask[part.batch, None, None]  # (B, 1, 1, M)
         self.attn_mask = None if p.attn_mask is None else _pick(p.attn_mask, part)  # (B|1, H|1, N, M)
         self.factor = _pick(work.factor, part)[:, :, part.rows].expand(*self.q.shape[:3], 1)
+        self.c = None if p.faded is None else _pick(p.faded, part)[:, :, part.keys]  # (B, H, M)
+        if self.c is not None:
+            self.first_kept = first_kept(self.c, self.n, part.rows_at_once)
 
     def get(self, x: Tensor) -> Tensor:
         """This part of ``x``, the queries' shape or one value for each: ``(B, H, N, D)`` or ``(B, H, N, 1)``."""
@@ -273,7 +299,7 @@ class _Heads:
         return s.view(*self.q.shape[:2], -1, s.shape[-1])
 
     def scratch(self, which: int, shape: Sequence[int]) -> Tensor:
-        """One of the three blocks of memory, or as much of it as this shape takes."""
+        """One of the four blocks of memory, or as much of it as this shape takes."""
         return self.blocks[which][: math.prod(shape)].view(shape)
 
     def log(self, r: Tensor) -> Tensor:
@@ -281,9 +307,27 @@ class _Heads:
         return torch.clamp_min(r, TINY, out=self.scratch(2, r.shape)).log_()
 
     def visible_keys(self, rows: slice) -> Iterator[slice]:
-        """Blocks of the keys that some of these rows may see."""
+        """Blocks of the keys that some of these rows may see and have not forgotten."""
         start, stop = self.band.key_range(rows.start, rows.stop - 1, self.n, self.m)
+        if self.c is not None:
+            start = min(max(start, self.first_kept[rows.start // self.part.rows_at_once]), stop)
         return _steps(stop, self.part.keys_at_once, start - start % self.part.keys_at_once)
+
+    def fading(self, rows: slice, keys: slice) -> Tensor:
+        """What is left of the weights of these keys when they reach these rows, ``(L, G * R, K)``."""
+        assert self.c is not None
+        c_k = self.c[:, :, keys]  # (B, H, K)
+        c_q = at_queries(self.c, self.n)[:, :, rows]  # (B, H, R)
+        shape = (*c_q.shape, c_k.shape[2])
+        block = self.scratch(3, shape)
+        if keys.stop - 1 <= rows.start + self.m - self.n:  # one time lies between all keys and all rows: a product
+            between = c_k[:, :, -1:]
+            left = (c_q - between).exp().to(self.wide)
+            torch.mul(left[..., None], (between - c_k).exp().to(self.wide)[:, :, None], out=block)
+        else:  # the minimum: later keys, which are hidden, would grow
+            block.copy_((c_q[..., None] - c_k[:, :, None]).clamp_max_(0).exp_())
+        torch.threshold_(block, math.exp(FAINTEST), 0.0)
+        return block.view(self.k.shape[0], -1, shape[3])
 
     def scores(self, q: Tensor, rows: slice, keys: slice) -> Tensor:
         """Scores ``(L, G * R, K)`` of stacked queries; a hidden key scores at most 0: no weight."""

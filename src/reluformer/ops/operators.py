@@ -17,10 +17,11 @@ from reluformer.ops.statistics import AttentionStats
 from reluformer.ops.visibility import Band
 
 # Sizes and numbers come in lists because PyTorch takes time quadratic in the number of arguments, at every call.
-_TENSORS = 10
+_TENSORS = 11
+_OPTIONAL = (3, 4, 6, 10)  # where gamma, bias, attn_mask and faded are: given and differentiable, or not
 _PROBLEM = (
     "Tensor q, Tensor k, Tensor v, Tensor? gamma, Tensor? bias, Tensor? key_mask, Tensor? attn_mask, Tensor? count, "
-    "Tensor? cu_q, Tensor? cu_k, SymInt[] sizes, float[] numbers, int power, int stats, str backend"
+    "Tensor? cu_q, Tensor? cu_k, Tensor? faded, SymInt[] sizes, float[] numbers, int power, int stats, str backend"
 )
 
 
@@ -73,10 +74,11 @@ def _fake_forward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _fake_backward(*args: Any) -> tuple[Tensor, ...]:
-    need, q, k, v, gamma, bias, _, attn_mask = args[5:13]
+    need, *tensors = args[5 : 6 + _TENSORS]
+    q, k, v = tensors[:3]
     optional = (
-        torch.empty_like(x, memory_format=torch.contiguous_format) if needed else q.new_empty(0)
-        for x, needed in zip((gamma, bias, attn_mask), need, strict=True)
+        torch.empty_like(tensors[i], memory_format=torch.contiguous_format) if needed else q.new_empty(0)
+        for i, needed in zip(_OPTIONAL, need, strict=True)
     )
     return (torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), *optional)
 
@@ -88,7 +90,7 @@ class _Attention(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(active)
         ctx.options = args[_TENSORS:]
-        ctx.need = [ctx.needs_input_grad[i] for i in (3, 4, 6)]  # gamma, bias, attn_mask
+        ctx.need = [ctx.needs_input_grad[i] for i in _OPTIONAL]
         stats = args[-2]
         ctx.save_for_backward(*args[:_TENSORS], mass if stats else None, entropy if stats else None)
         return out, mass, entropy, active
@@ -103,8 +105,10 @@ class _Attention(torch.autograd.Function):
         dq, dk, dv, *optional = torch.ops.reluformer.attention_backward.default(
             grad_out, grad_mass, grad_entropy, mass, entropy, ctx.need, *tensors, *ctx.options
         )
-        dgamma, dbias, dmask = (x if needed else None for x, needed in zip(optional, ctx.need, strict=True))
-        return (dq, dk, dv, dgamma, dbias, None, dmask, *(None,) * (_TENSORS - 7 + len(ctx.options)))
+        grads = [dq, dk, dv, *(None,) * (_TENSORS - 3 + len(ctx.options))]
+        for i, x, needed in zip(_OPTIONAL, optional, ctx.need, strict=True):
+            grads[i] = x if needed else None
+        return tuple(grads)
 
 
 class _AttentionBackward(torch.autograd.Function):
@@ -156,7 +160,7 @@ _register(
 _register(
     "attention_backward",
     "(Tensor grad_out, Tensor? grad_mass, Tensor? grad_entropy, Tensor? mass, Tensor? entropy, bool[] need, "
-    f"{_PROBLEM}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    f"{_PROBLEM}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     _backward,
     _fake_backward,
     _AttentionBackward,

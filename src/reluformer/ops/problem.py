@@ -23,6 +23,7 @@ class Problem(NamedTuple):
     visible: Tensor | None  # (B|1, Hq|1, N), float32: how many keys, where a mask makes that irregular, else None
     cu_q: Tensor | None  # (sequences + 1,), int32
     cu_k: Tensor | None
+    faded: Tensor | None  # (B, Hq, M), float64: the sums c of forgetting.py
     max_q: int  # the longest sequence: N and M unless packed
     max_k: int
     divisor: float  # divides every weight, beside gamma
@@ -56,3 +57,4 @@ class Gradients(NamedTuple):
     gamma: Tensor
     bias: Tensor
     attn_mask: Tensor
+    faded: Tensor

@@ -2,12 +2,14 @@
 
     w_ij = relu(scale * q_i.k_j + bias_h) ** power / (gamma_h * (n_i / 2) ** alpha)        h_i = sum_j w_ij v_j
 
+and with forget gates ``w_ij * f_{j+1} ... f_i``, the gates between the key and the query.
 Every other back end is tested against this file, so it is written to be read, not to be fast.
 """
 
 import torch
 from torch import Tensor
 
+from reluformer.ops.forgetting import FAINTEST, accumulate, at_queries
 from reluformer.ops.statistics import AttentionStats, entropy_from_sums, row_sums
 from reluformer.ops.visibility import Band, band_mask, count_visible
 
@@ -25,6 +27,7 @@ def attention(
     band: Band,
     key_mask: Tensor | None,
     attn_mask: Tensor | None,
+    log_forget: Tensor | None,
 ) -> tuple[Tensor, AttentionStats]:
     """ReLU attention of ``q (B, Hq, N, D)`` over ``k, v (B, Hk, M, D)``; masks as in :func:`relu_attention`, 4-D."""
     groups = q.shape[1] // k.shape[1]
@@ -42,6 +45,11 @@ def attention(
     if key_mask is not None:
         hidden = hidden | ~key_mask[:, None, None, :]
     r = torch.relu(score.masked_fill(hidden, 0.0)) ** power
+    if log_forget is not None:
+        c = accumulate(log_forget)  # (B, Hq, M)
+        faded = at_queries(c, n)[..., None] - c[:, :, None]  # (B, Hq, N, M)
+        faded = faded.masked_fill(hidden, 0.0)  # towards later keys it would grow
+        r = r * faded.exp().masked_fill(faded < FAINTEST, 0.0).to(r.dtype)
 
     wide = torch.promote_types(q.dtype, torch.float32)
     count = count_visible(band, n, m, key_mask, attn_mask, q.device).to(wide)  # (B|1, Hq|1, N)

@@ -46,18 +46,16 @@ def forward_source(d: int, causal: bool, stats: bool) -> tuple[Any, dict[str, st
 
 def backward_source(d: int, causal: bool, stats: bool) -> tuple[Any, dict[str, str], dict[str, Any], int]:
     constants = {name: getattr(backward, name) for name in ("BLOCK_M", "BLOCK_N", "STAGES")}
-    constants["UNIFORM"] = not causal
-    constants["DGAMMA"] = True
+    sides = backward.sides(d, causal, stats)
+    constants |= {"SIDES": sides, "UNIFORM": not causal, "DGAMMA": True}
     types = {
         **{name: rows_map(backward.BLOCK_M, d) for name in ("q_desc", "dout_desc")},
-        **{name: rows_map(backward.BLOCK_N, d) for name in ("k_desc", "v_desc", "dk_desc", "dv_desc")},
+        **{name: rows_map(backward.BLOCK_N // sides, d) for name in ("k_desc", "v_desc", "dk_desc", "dv_desc")},
         "lines_desc": tensor_map("fp32", (1, 2, backward.BLOCK_M), swizzle=0),
-        "dq": "*fp32",
-        "gamma": "*fp32",
-        "dgamma_parts": "*fp32",
+        **{name: "*fp32" for name in ("dq", "gamma", "dgamma_parts")},
         "uniform": "fp32",
     }
-    return backward.hopper_key_kernel, types, constants, backward.WARPS
+    return backward.hopper_key_kernel, types, constants, backward.WARPS.value // sides
 
 
 SOURCES = {"forward": forward_source, "backward": backward_source}

@@ -97,5 +97,5 @@ def test_compiles_for_hopper_without_spills_or_serialised_products(kernel):
     for report in reports:
         assert report["shared"] <= 232448, report
         assert not report["complaints"], report
-        # The backward pass at head dim 128 fills the registers to the last: a few words of its worker spill.
-        assert report["stack"] <= (48 if kernel == "backward" and report["d"] == 128 else 0), report
+        # The backward pass at head dim 128 fills the registers to the last: a few words spill.
+        assert report["stack"] <= (16 if kernel == "backward" and report["d"] == 128 else 0), report

@@ -7,6 +7,8 @@ With ``u = relu(x)`` and the row's factor folded into ``dout' = factor * dout``,
 ``slope`` and ``bend`` carry the gradients of mass and entropy. Neither the output nor a row maximum is needed. Nor
 does gamma's gradient: out and mass are homogeneous in the scores, so it is ``-sum(dx * x) / (power * gamma)``, which
 without bias and mask is ``-sum(q * dq) / (power * gamma)``.
+With forget gates ``u`` and ``dx`` fade, see fading.py; the gradient of the sums ``c`` is ``q.dq / power`` where a query
+stands, less ``k.dk / power`` at every key, for the same reason as gamma's.
 Tiles are transposed, keys first, so that ``u`` and ``dx`` enter the products of ``dv`` and ``dk`` from registers.
 """
 
@@ -29,19 +31,24 @@ from reluformer.ops.triton.common import (
     sequence,
     where_am_i,
 )
+from reluformer.ops.triton.fading import at_queries, fading, gates_of, narrowed, remaining, since, stop_query
 
 
 @triton.jit(do_not_specialize=LENGTHS)
 def prepare_kernel(
-    dout, dmass, dentropy, mass, entropy, scaled_dout, factors, slopes, bends, dq32,
-    gamma, count, cu_q, cu_k, blocks, heads, n, m, d, left, right, divisor, alpha, scale,
+    dout, dmass, dentropy, mass, entropy, scaled_dout, faded_dout, factors, slopes, bends, dq32,
+    gamma, count, cu_q, cu_k, c, blocks, heads, n, m, d, left, right, divisor, alpha, scale,
     dout_stride_b, dout_stride_h, dout_stride_n, scaled_stride_b, scaled_stride_h, scaled_stride_n,
     count_stride_b, count_stride_h, line_stride, dq_rows, dq_width,
     BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, VARLEN: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr,
     COUNT: tl.constexpr, GAMMA: tl.constexpr, POWER: tl.constexpr, SCALED: tl.constexpr, FACTOR: tl.constexpr,
     DMASS: tl.constexpr, DENTROPY: tl.constexpr, STATS: tl.constexpr, UNIFORM: tl.constexpr, ZERO: tl.constexpr,
+    FADED: tl.constexpr,
 ):  # fmt: skip
-    """Per row: the scaled gradient of the output, slope and bend; and zeros for the sums of its gradient."""
+    """Per row: the scaled gradient of the output, slope and bend; and zeros for the sums of its gradient.
+
+    ``FADED``: also the scaled gradient as the first query of each block of so many rows would see it.
+    """
     block, head, index = where_am_i(blocks, heads)
     rows = n
     batch, q_start, _, n, m = sequence(cu_q, cu_k, n, m, index, VARLEN)
@@ -63,15 +70,21 @@ def prepare_kernel(
         row = ((batch * heads + head).to(tl.int64) * dq_rows + i)[:, None]
         room = (i[:, None] < dq_rows) & (columns[None, :] < dq_width)
         tl.store(dq32 + row * dq_width + columns[None, :], tl.zeros((BLOCK_M, BLOCK_D), tl.float32), mask=room)
-    if SCALED:
+    if SCALED or FADED:
         inside = live[:, None] & (columns[None, :] < d)
         at = (q_start + i).to(tl.int64)[:, None]
         batch = batch.to(tl.int64)
         rows_dout = dout + batch * dout_stride_b + head.to(tl.int64) * dout_stride_h + at * dout_stride_n
         grad = tl.load(rows_dout + columns[None, :], mask=inside, other=0.0).to(tl.float32)
-        rows_scaled = scaled_dout + batch * scaled_stride_b + head.to(tl.int64) * scaled_stride_h + at * scaled_stride_n
-        scaled = round_to(grad * (factor * unit)[:, None], scaled_dout.dtype.element_ty)
-        tl.store(rows_scaled + columns[None, :], scaled, mask=inside)
+        place = batch * scaled_stride_b + head.to(tl.int64) * scaled_stride_h + at * scaled_stride_n + columns[None, :]
+        if SCALED:
+            grad *= (factor * unit)[:, None]
+            tl.store(scaled_dout + place, round_to(grad, scaled_dout.dtype.element_ty), mask=inside)
+        if FADED:
+            c = gates_of(c, batch, head, heads, m)
+            c_first = at_queries(c, i // FADED * FADED, m - n, m)
+            grad *= tl.exp(since(at_queries(c, i, m - n, m), c_first))[:, None]
+            tl.store(faded_dout + place, round_to(grad, faded_dout.dtype.element_ty), mask=inside)
     if FACTOR:
         tl.store(factors + line, factor * unit, mask=live)
     if STATS:
@@ -113,18 +126,25 @@ def gamma_share(dlog, gamma, head, POWER: tl.constexpr):
 
 @triton.jit
 def key_blocks(
-    dk, dv, dbias, dlog, k, v, j, start, stop, q_desc, dout_desc, dq_desc, dq, factors, slopes, bends,
+    dk, dv, dbias, dlog, k, v, j, c, c_j, c_last, start, stop,
+    q_desc, dout_desc, faded_dout_desc, dq_desc, dq, dlog_rows, factors, slopes, bends,
     batch, head, q_start, threshold, offset, n, m, left, right, dq_width,
     key_mask, attn_mask, mask_stride_i, mask_stride_j, inverse_scale,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, KEY_MASK: tl.constexpr, ATTN_MASK: tl.constexpr, EDGE: tl.constexpr,
-    BIAS: tl.constexpr, POWER: tl.constexpr, STATS: tl.constexpr, FACTOR: tl.constexpr,
-    DBIAS: tl.constexpr, DGAMMA: tl.constexpr, DQ: tl.constexpr, PRECISION: tl.constexpr,
+    BIAS: tl.constexpr, POWER: tl.constexpr, STATS: tl.constexpr, FACTOR: tl.constexpr, FORGET: tl.constexpr,
+    DBIAS: tl.constexpr, DLOG: tl.constexpr, DLOG_ROWS: tl.constexpr, DQ: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add the queries ``start:stop`` to the gradients of a block of keys, and its share to theirs."""
+    if FORGET:
+        until_last = tl.exp(since(c_last, c_j))
+        c_next = at_queries(c, start, offset, m)
     for s in tl.range(start, stop, BLOCK_M):
         q = q_desc.load([batch, head, q_start + s, 0]).reshape(BLOCK_M, BLOCK_D)
-        dout = dout_desc.load([batch, head, q_start + s, 0]).reshape(BLOCK_M, BLOCK_D)
+        if FORGET and not EDGE:
+            dout = faded_dout_desc.load([batch, head, s, 0]).reshape(BLOCK_M, BLOCK_D)
+        else:
+            dout = dout_desc.load([batch, head, q_start + s, 0]).reshape(BLOCK_M, BLOCK_D)
         i = s + tl.arange(0, BLOCK_M)
         x = product(k, q.T, PRECISION)  # (BLOCK_N, BLOCK_M)
         dp = product(v, dout.T, PRECISION)
@@ -141,12 +161,27 @@ def key_blocks(
         if STATS:
             slope = tl.load(slopes + i, mask=i < n, other=0.0)[None, :]
             bend = tl.load(bends + i, mask=i < n, other=0.0)[None, :]
-        dv = product(rectify(x, factor, k.dtype, POWER, FACTOR), dout, PRECISION, dv)
+        weight = factor
+        if FORGET:
+            if EDGE:
+                faded = fading(at_queries(c, i, offset, m)[None, :], c_j[:, None], c_last, k.dtype)
+                rest = remaining(faded)
+                slope -= bend * faded * (1.0 / (LN2 * POWER))
+            else:
+                rest = (until_last * tl.exp(since(c_next, c_last)))[:, None]
+                c_next = at_queries(c, s + BLOCK_M, offset, m)  # a turn early: memory is slow to answer
+            weight = rest * factor if FACTOR else rest
+        dv = product(rectify(x, weight, k.dtype, POWER, FACTOR or FORGET), dout, PRECISION, dv)
         dx = score_gradient(x, dp, factor, slope, bend, POWER, STATS, FACTOR)
+        if FORGET:
+            dx *= rest
         if DBIAS:
             dbias += tl.sum(dx, 1)
-        if DGAMMA:
-            dlog += tl.sum(dx * tl.maximum(x, 0.0), 1)  # not x: it may be -inf
+        if DLOG:
+            dlog_ij = dx * tl.maximum(x, 0.0)  # not x: it may be -inf
+            dlog += tl.sum(dlog_ij, 1)
+            if DLOG_ROWS:
+                tl.atomic_add(dlog_rows + i, tl.sum(dlog_ij, 0), mask=i < n)
         dx = round_to(dx, k.dtype)
         dk = product(dx, q, PRECISION, dk)
         if DQ:
@@ -163,16 +198,17 @@ def key_blocks(
 
 @triton.jit(do_not_specialize=LENGTHS)
 def key_kernel(
-    q_desc, k_desc, v_desc, dout_desc, dq_desc, dq, dk, dv, dbias_parts, dgamma_parts, factors, slopes, bends,
-    gamma, bias, key_mask, attn_mask, cu_q, cu_k,
+    q_desc, k_desc, v_desc, dout_desc, faded_dout_desc, dq_desc, dq, dk, dv, dbias_parts, dgamma_parts,
+    dlog_rows, dlog_keys, factors, slopes, bends, gamma, bias, key_mask, attn_mask, cu_q, cu_k, c,
     blocks, heads, groups, n, m, d, left, right, uniform, scale,
     dk_stride_b, dk_stride_h, dk_stride_n, dv_stride_b, dv_stride_h, dv_stride_n, key_mask_stride_b,
     mask_stride_b, mask_stride_h, mask_stride_i, mask_stride_j, line_stride, dq_width,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     VARLEN: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr, EVEN: tl.constexpr,
     KEY_MASK: tl.constexpr, ATTN_MASK: tl.constexpr, GAMMA: tl.constexpr, BIAS: tl.constexpr,
-    POWER: tl.constexpr, STATS: tl.constexpr, FACTOR: tl.constexpr, UNIFORM: tl.constexpr,
-    DBIAS: tl.constexpr, DGAMMA: tl.constexpr, DQ: tl.constexpr, PRECISION: tl.constexpr,
+    POWER: tl.constexpr, STATS: tl.constexpr, FACTOR: tl.constexpr, FORGET: tl.constexpr, UNIFORM: tl.constexpr,
+    DBIAS: tl.constexpr, DGAMMA: tl.constexpr, DFADED: tl.constexpr, IN_LOOP: tl.constexpr, DQ: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradients of one block of keys and values; with ``DQ``, its part of the queries' gradients is added to ``dq``."""
     block, key_head, index = where_am_i(blocks, heads // groups)
@@ -190,22 +226,23 @@ def key_kernel(
     if ATTN_MASK:
         attn_mask += batch * mask_stride_b
 
-    MASKED: tl.constexpr = KEY_MASK or (ATTN_MASK > 0)
+    EDGES: tl.constexpr = KEY_MASK or (ATTN_MASK > 0) or (FORGET and STATS)  # alone, or all that there is
     start, plain, plain_stop, stop = segments(
-        first - offset, last - offset, n, right, left, BLOCK_M, RIGHT, LEFT, MASKED
+        first - offset, last - offset, n, right, left, BLOCK_M, RIGHT, LEFT, EDGES
     )
     if not EVEN:
         if first + BLOCK_N > m:  # the keys past the end are another sequence's, or none: every block needs its mask
             plain = start
             plain_stop = start
     bounds = (start, plain, plain_stop, stop)
-    FIRST_PART: tl.constexpr = 2 if MASKED else (0 if RIGHT else 1)
-    LAST_PART: tl.constexpr = 2 if MASKED or LEFT or not EVEN else 1
+    FIRST_PART: tl.constexpr = 2 if EDGES else (0 if RIGHT else 1)
+    LAST_PART: tl.constexpr = 2 if EDGES or LEFT or not EVEN else 1
 
     k = k_desc.load([batch, key_head, key_start + first, 0]).reshape(BLOCK_N, BLOCK_D)
     v = v_desc.load([batch, key_head, key_start + first, 0]).reshape(BLOCK_N, BLOCK_D)
     dk_acc = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
     dv_acc = tl.zeros((BLOCK_N, BLOCK_D), tl.float32)
+    k_dot_dk = tl.zeros((BLOCK_N,), tl.float32)
     for g in tl.range(0, groups):
         head = key_head * groups + g
         dbias = tl.zeros((BLOCK_N,), tl.float32)
@@ -216,17 +253,33 @@ def key_kernel(
         head_mask = attn_mask
         if ATTN_MASK:
             head_mask += head * mask_stride_h
+        gates = c
+        c_j = dlog
+        c_last = 0.0
+        visited = bounds
+        if FORGET:
+            gates = gates_of(c, batch, head, heads, m)
+            c_j = tl.load(gates + j, mask=j < m, other=0.0)
+            c_last = tl.load(gates + last)
+            visited = narrowed(bounds, 0, stop_query(gates, last, offset, n, BLOCK_M))
         row = (batch * heads + head).to(tl.int64) * rows
         line = (batch * heads + head).to(tl.int64) * line_stride + q_start
         for part in tl.static_range(FIRST_PART, LAST_PART + 1):
             dk_acc, dv_acc, dbias, dlog = key_blocks(
-                dk_acc, dv_acc, dbias, dlog, k, v, j, bounds[part], bounds[part + 1], q_desc, dout_desc, dq_desc,
-                dq + row * dq_width, factors + line, slopes + line, bends + line,
+                dk_acc, dv_acc, dbias, dlog, k, v, j, gates, c_j, c_last, visited[part], visited[part + 1],
+                q_desc, dout_desc, faded_dout_desc, dq_desc, dq + row * dq_width, dlog_rows + row,
+                factors + line, slopes + line, bends + line,
                 batch, head, q_start, threshold, offset, n, m, left, right, dq_width,
                 key_mask, head_mask, mask_stride_i, mask_stride_j, 1.0 / scale,
                 BLOCK_M, BLOCK_N, BLOCK_D, LEFT, RIGHT, KEY_MASK, ATTN_MASK, part != 1,
-                BIAS, POWER, STATS, FACTOR, DBIAS, DGAMMA, DQ, PRECISION,
+                BIAS, POWER, STATS, FACTOR, FORGET, DBIAS, IN_LOOP, DFADED and DQ, DQ, PRECISION,
             )  # fmt: skip
+        if DFADED:
+            if not IN_LOOP:
+                before = k_dot_dk
+                k_dot_dk = tl.sum(dk_acc * k.to(tl.float32), 1)
+                dlog = k_dot_dk - before
+            tl.store(gates_of(dlog_keys, batch, head, heads, m) + j, dlog, mask=j < m)
         if DBIAS or DGAMMA:
             factor = 1.0
             if UNIFORM:
@@ -252,12 +305,12 @@ def key_kernel(
 
 @triton.jit(do_not_specialize=LENGTHS)
 def finish_kernel(
-    dq32, dq, q, dgamma_parts, gamma, blocks, heads, n, d, dq_rows, dq_width, uniform,
+    dq32, dq, q, dgamma_parts, dlog_rows, gamma, blocks, heads, n, d, dq_rows, dq_width, uniform,
     dq_stride_b, dq_stride_h, dq_stride_n, q_stride_b, q_stride_h, q_stride_n,
     BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, GAMMA: tl.constexpr, POWER: tl.constexpr, UNIFORM: tl.constexpr,
-    DGAMMA: tl.constexpr, PERMUTED: tl.constexpr,
+    DGAMMA: tl.constexpr, DFADED: tl.constexpr, PERMUTED: tl.constexpr,
 ):  # fmt: skip
-    """Round the float32 sums of the queries' gradients to their dtype, and get gamma's gradient from them."""
+    """Round the float32 sums of the queries' gradients to their dtype; get those of gamma and the gates from them."""
     block, head, batch = where_am_i(blocks, heads)
     wide_batch, wide_head = batch.to(tl.int64), head.to(tl.int64)
     i = (block * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
@@ -270,7 +323,11 @@ def finish_kernel(
         value *= over_gamma(uniform, gamma, head, GAMMA)
     rows_dq = dq + wide_batch * dq_stride_b + wide_head * dq_stride_h + i * dq_stride_n + columns
     tl.store(rows_dq, round_to(value, dq.dtype.element_ty), mask=inside)
-    if DGAMMA:
+    if DGAMMA or DFADED:
         rows_q = q + wide_batch * q_stride_b + wide_head * q_stride_h + i * q_stride_n + columns
-        dlog = tl.sum(tl.load(rows_q, mask=inside, other=0.0).to(tl.float32) * value)
-        tl.store(dgamma_parts + (batch * heads + head) * blocks + block, gamma_share(dlog, gamma, head, POWER))
+        dlog = tl.sum(tl.load(rows_q, mask=inside, other=0.0).to(tl.float32) * value, 1, keep_dims=True)
+        if DFADED:
+            tl.store(dlog_rows + (wide_batch * heads + head) * n + i, dlog, mask=i < n)
+        if DGAMMA:
+            share = gamma_share(tl.sum(dlog), gamma, head, POWER)
+            tl.store(dgamma_parts + (batch * heads + head) * blocks + block, share)

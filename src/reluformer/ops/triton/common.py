@@ -141,7 +141,9 @@ def log2(x):
 @triton.jit
 def rectify(x, factor, dtype: tl.constexpr, POWER: tl.constexpr, FACTOR: tl.constexpr):
     """``relu(x) ** POWER``, times a factor if asked, as an operand of the next product."""
-    if POWER == 1 and not FACTOR and dtype == tl.bfloat16 and not INTERPRETED:
+    if POWER == 1 and dtype == tl.bfloat16 and not INTERPRETED:
+        if FACTOR:
+            x = x * factor
         # One instruction rectifies, rounds and packs two scores.
         return tl.inline_asm_elementwise(
             "cvt.rn.relu.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=2
@@ -161,13 +163,23 @@ def fold(x, ROWS: tl.constexpr, COLS: tl.constexpr):
 
 
 @triton.jit
-def add_stats(total, r_log_r, active, x, ROWS: tl.constexpr, COLS: tl.constexpr, POWER: tl.constexpr):
-    """Add a tile of scores to the sums of ``u``, ``u log2 relu(x)`` and ``x > 0``, with ``u = relu(x) ** POWER``."""
+def add_stats(total, r_log_r, active, x, faded, rest, ROWS: tl.constexpr, COLS: tl.constexpr, POWER: tl.constexpr,
+              FORGET: tl.constexpr):  # fmt: skip
+    """Add a tile of scores to the sums of ``u``, ``u log2 relu(x)`` and ``x > 0``, with ``u = relu(x) ** POWER``.
+
+    With ``FORGET``, ``u = relu(x) ** POWER * rest`` and the logarithm is that of ``u ** (1 / POWER)``.
+    """
     safe = tl.maximum(x, TINY)  # finite logarithms
     u = safe * safe if POWER == 2 else safe
+    log2_root = log2(safe)
+    seen = x > 0
+    if FORGET:
+        u = u * rest
+        log2_root += faded * (1.0 / (LN2 * POWER))
+        seen = seen & (rest > 0)
     total += fold(u, ROWS, COLS)
-    r_log_r += fold(u * log2(safe), ROWS, COLS)
-    active += fold(tl.where(x > 0, 1.0, 0.0), ROWS, COLS)
+    r_log_r += fold(u * log2_root, ROWS, COLS)
+    active += fold(tl.where(seen, 1.0, 0.0), ROWS, COLS)
     return total, r_log_r, active
 
 

@@ -7,7 +7,17 @@ plain addition: ReLU attention has no row maximum to agree on.
 import triton
 import triton.language as tl
 
-from reluformer.ops.triton.common import LENGTHS, add_stats, finish_stats, hide, product, rectify, round_to, row_factor
+from reluformer.ops.triton.common import (
+    LENGTHS,
+    add_stats,
+    finish_stats,
+    hide,
+    product,
+    rectify,
+    round_to,
+    row_factor,
+)
+from reluformer.ops.triton.fading import FAINTEST, fading, gates_of, remaining, since
 
 
 @triton.jit
@@ -19,13 +29,14 @@ def rows_of(group_rows, key_head, groups, n, ROWS: tl.constexpr):
 
 @triton.jit(do_not_specialize=LENGTHS)
 def decode_kernel(
-    q, k_desc, v_desc, acc_parts, stat_parts, gamma, bias, key_mask, attn_mask, count,
+    q, k_desc, v_desc, acc_parts, stat_parts, gamma, bias, key_mask, attn_mask, count, c,
     heads, groups, n, m, d, left, right, divisor, alpha, scale, chunk,
     q_stride_b, q_stride_h, q_stride_n, key_mask_stride_b,
     mask_stride_b, mask_stride_h, mask_stride_i, mask_stride_j, count_stride_b, count_stride_h,
     ROWS: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, KEY_MASK: tl.constexpr, ATTN_MASK: tl.constexpr, GAMMA: tl.constexpr,
-    BIAS: tl.constexpr, POWER: tl.constexpr, STATS: tl.constexpr, FACTOR: tl.constexpr, PRECISION: tl.constexpr,
+    BIAS: tl.constexpr, POWER: tl.constexpr, STATS: tl.constexpr, FACTOR: tl.constexpr, FORGET: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Sums over ``chunk`` keys for all rows that share them, into this part's slot."""
     split = tl.program_id(0)
@@ -62,6 +73,12 @@ def decode_kernel(
     stop = tl.minimum(start + chunk, m)
     if LEFT:
         start = tl.maximum(start, tl.maximum(m - n - left, 0) // BLOCK_N * BLOCK_N)
+    if FORGET:
+        c = gates_of(c, batch, head, heads, m)  # one for each row
+        c_i = tl.load(c + m - n + i, mask=live, other=0.0)
+        latest = since(c_i, tl.load(c + stop - 1, mask=live, other=0.0))
+        if tl.max(tl.where(live, latest, FAINTEST - 1.0), 0) < FAINTEST:
+            start = stop  # all rows have forgotten all these keys
     for s in tl.range(start, stop, BLOCK_N):
         k = k_desc.load([batch, key_head, s, 0]).reshape(BLOCK_N, BLOCK_D)
         v = v_desc.load([batch, key_head, s, 0]).reshape(BLOCK_N, BLOCK_D)
@@ -71,9 +88,16 @@ def decode_kernel(
             x, tl.where(live, i, n)[:, None], j[None, :], m - n, n, m, left, right,
             key_mask, attn_mask, mask_stride_i, mask_stride_j, 1.0 / scale, LEFT, RIGHT, KEY_MASK, ATTN_MASK,
         )  # fmt: skip
+        weight = factor[:, None]
+        faded, rest = 0.0, 1.0
+        if FORGET:
+            c_j = tl.load(c[:, None] + j[None, :], mask=live[:, None] & (j[None, :] < m), other=0.0)
+            faded = fading(c_i[:, None], c_j, c_i[:, None], k.dtype)
+            rest = remaining(faded)
+            weight = weight * rest if FACTOR else rest
         if STATS:
-            total, r_log_r, active = add_stats(total, r_log_r, active, x, ROWS, BLOCK_N, POWER)
-        acc = product(rectify(x, factor[:, None], queries.dtype, POWER, FACTOR), v, PRECISION, acc)
+            total, r_log_r, active = add_stats(total, r_log_r, active, x, faded, rest, ROWS, BLOCK_N, POWER, FORGET)
+        acc = product(rectify(x, weight, queries.dtype, POWER, FACTOR or FORGET), v, PRECISION, acc)
 
     part = (split * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     tl.store(acc_parts + part[:, None] * BLOCK_D + columns[None, :], acc)

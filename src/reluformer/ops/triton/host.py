@@ -53,6 +53,7 @@ def hopper_takes(p: Problem) -> bool:
         and p.cu_q is None
         and p.visible is None
         and p.bias is None
+        and p.faded is None
         and p.band.left == UNBOUNDED
     )
 
@@ -158,6 +159,7 @@ def meaning(p: Problem) -> dict[str, Any]:
         "BIAS": p.bias is not None,
         "POWER": p.power,
         "FACTOR": is_narrow(p),
+        "FORGET": p.faded is not None,
         "PRECISION": "ieee" if precise else "tf32",
     }
 

@@ -8,6 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
+from reluformer.ops.forgetting import at_keys
 from reluformer.ops.problem import Gradients, Problem
 from reluformer.ops.triton import host, tiles
 from reluformer.ops.triton.backward import finish_kernel, key_kernel, prepare_kernel
@@ -26,32 +27,33 @@ def backward(
     need_gamma: bool,
     need_bias: bool,
     need_mask: bool,
+    need_faded: bool,
 ) -> Gradients:
     """Gradients of all tensors but masks; summed in a fixed order where PyTorch is asked for determinism."""
     if need_mask:
         raise RuntimeError("the Triton kernels give attn_mask no gradient; use backend 'auto' or 'chunked'")
     dq, dk, dv = grads = [torch.empty_like(x) for x in (p.q, p.k, p.v)]
-    dgamma, dbias, dmask = (
-        torch.zeros_like(x) if need and x is not None else p.q.new_empty(0)
-        for x, need in ((p.gamma, need_gamma), (p.bias, need_bias), (None, False))
-    )
+    dgamma = dbias = dmask = dfaded = p.q.new_empty(0)
     if 0 in p.q.shape or 0 in p.k.shape:
-        for x in grads:
-            x.zero_()
-        return Gradients(dq, dk, dv, dgamma, dbias, dmask)
+        wanted = ((p.gamma, need_gamma), (p.bias, need_bias), (None, False), (p.faded, need_faded))
+        more = [torch.zeros_like(x) if need and x is not None else dmask for x, need in wanted]
+        return Gradients._make([*(x.zero_() for x in grads), *more])
     with host.on_device(p.q):
         targets = [x if x.stride(-1) == 1 else x.new_empty(x.shape) for x in grads]
-        run = _Backward(p, need_gamma, need_bias)
+        run = _Backward(p, need_gamma, need_bias, need_faded)
         run.prepare(grad_out, grad_mass, grad_entropy, mass, entropy)
         run.launch(*targets)
         for x, target in zip(grads, targets, strict=True):
             if x is not target:
                 x.copy_(target)
-        if need_gamma:
-            dgamma.copy_(run.dgamma_parts.sum((0, 2)))
-        if need_bias:
-            dbias.copy_(run.dbias_parts.sum((0, 2)))
-    return Gradients(dq, dk, dv, dgamma, dbias, dmask)
+        if p.gamma is not None and need_gamma:
+            dgamma = run.dgamma_parts.sum((0, 2)).to(p.gamma.dtype)
+        if p.bias is not None and need_bias:
+            dbias = run.dbias_parts.sum((0, 2)).to(p.bias.dtype)
+        if p.faded is not None and need_faded:
+            rows = at_keys(run.dlog_rows.to(p.faded.dtype), p.k.shape[2])
+            dfaded = (rows - run.dlog_keys) / p.power
+    return Gradients(dq, dk, dv, dgamma, dbias, dmask, dfaded)
 
 
 @dataclass
@@ -61,6 +63,7 @@ class _Backward:
     p: Problem
     need_gamma: bool
     need_bias: bool
+    need_faded: bool
 
     def __post_init__(self) -> None:
         p = self.p
@@ -73,12 +76,17 @@ class _Backward:
         shared_heads = p.groups == 1 or p.gamma is None
         self.uniform = p.band.full and p.visible is None and p.cu_q is None and shared_heads and not host.is_narrow(p)
         self.uniform_factor = p.scale**p.power / p.divisor * (p.max_k / 2) ** -p.alpha if self.uniform else 1.0
-        # Gamma's gradient comes from q.dq, or k.dk, unless something beside q.k is in the scores.
-        self.gamma_in_loop = self.need_gamma and (p.bias is not None or host.has_float_mask(p))
+        # Gamma's gradient and that of the gates come from q.dq and k.dk, unless something beside q.k is in the scores.
+        self.in_loop = p.bias is not None or host.has_float_mask(p)
+        self.gamma_in_loop = self.need_gamma and self.in_loop
         self.gamma_from_keys = self.need_gamma and self.on_hopper and p.groups == 1
         self.gamma_from_queries = self.need_gamma and not self.gamma_in_loop and not self.gamma_from_keys
         self.nothing = torch.empty(0, dtype=torch.float32, device=p.q.device)
         self.dgamma_parts = self.dbias_parts = self.nothing
+        self.dlog_rows = self.dlog_keys = self.nothing
+        if self.need_faded:
+            shapes = ((*p.q.shape[:2], x.shape[2]) for x in (p.q, p.k))
+            self.dlog_rows, self.dlog_keys = (p.q.new_zeros(shape, dtype=torch.float32) for shape in shapes)
 
     def parts(self, blocks: int) -> Tensor:
         """Room for one number per block, head and sequence."""
@@ -101,6 +109,10 @@ class _Backward:
         scaled = not narrow and not self.uniform
         grad_out = host.unit_columns(grad_out)
         self.dout = host.fit_for_tma(torch.empty_like(grad_out) if scaled else grad_out)
+        self.faded_dout = None
+        if p.faded is not None and not self.stats:  # with statistics every weight fades by itself
+            layout = (self.dout.shape, self.dout.stride())
+            self.faded_dout = torch.empty_strided(*layout, dtype=self.dout.dtype, device=self.dout.device)
         self.lines = self.nothing.view(1, 1, 1, 0).expand(1, 1, 3, 0)
         if narrow or self.stats:
             shape = (b, heads, 3, triton.cdiv(n, ROW_BLOCK) * ROW_BLOCK)  # rows for tensor maps to find whole blocks in
@@ -114,13 +126,14 @@ class _Backward:
         blocks = triton.cdiv(p.max_q, ROW_BLOCK)
         grad_mass, grad_entropy = (None if x is None else x.contiguous() for x in (grad_mass, grad_entropy))
         prepare_kernel[(blocks * host.sequences(p) * heads,)](
-            grad_out, grad_mass, grad_entropy, mass, entropy, self.dout, self.factors, self.slopes, self.bends,
-            self.dq32, p.gamma, p.visible, p.cu_q, p.cu_k,
+            grad_out, grad_mass, grad_entropy, mass, entropy, self.dout, self.faded_dout, self.factors,
+            self.slopes, self.bends, self.dq32, p.gamma, p.visible, p.cu_q, p.cu_k, p.faded,
             blocks, heads, n, p.k.shape[2], d, *p.band, p.divisor, p.alpha, p.scale,
             *grad_out.stride()[:3], *self.dout.stride()[:3], *host.broadcast_strides(p.visible, 2),
             self.lines.stride(1), *self.dq32.shape[2:],
             BLOCK_M=ROW_BLOCK, BLOCK_D=self.block_d, COUNT=p.visible is not None, SCALED=scaled, ZERO=zero,
             DMASS=grad_mass is not None, DENTROPY=grad_entropy is not None, STATS=self.stats, UNIFORM=self.uniform,
+            FADED=0 if self.faded_dout is None else tiles.backward_tile(p.q.dtype, d).m,
             **host.only(self.options, "VARLEN", "LEFT", "RIGHT", "GAMMA", "POWER", "FACTOR"), num_warps=4,
         )  # fmt: skip
 
@@ -152,20 +165,22 @@ class _Backward:
         m, d = p.k.shape[2:]
         blocks = triton.cdiv(m, hopper.BLOCK_N)
         lines = self.lines.view(-1, 3, self.lines.shape[-1]) if self.stats else dq32.view(-1, 1, dq32.shape[-1])
+        sides = hopper.sides(d, self.options["RIGHT"], self.stats)
+        keys = hopper.BLOCK_N // sides
         dk_target, dv_target = host.fit_for_tma(dk), host.fit_for_tma(dv)
         if self.gamma_from_keys:
-            shape = (*p.k.shape[:2], blocks)
+            shape = (*p.k.shape[:2], blocks * sides)
             self.dgamma_parts = torch.empty(shape, dtype=torch.float32, device=p.q.device)
         hopper.hopper_key_kernel[(blocks * p.k.shape[0] * p.k.shape[1],)](
-            host.rows_map(q, hopper.BLOCK_M), host.rows_map(k, hopper.BLOCK_N), host.rows_map(v, hopper.BLOCK_N),
+            host.rows_map(q, hopper.BLOCK_M), host.rows_map(k, keys), host.rows_map(v, keys),
             host.rows_map(self.dout, hopper.BLOCK_M),
             host.gluon_map(lines, (1, 2 if self.stats else 1, hopper.BLOCK_M), swizzle=0),
-            host.rows_map(dk_target, hopper.BLOCK_N), host.rows_map(dv_target, hopper.BLOCK_N),
+            host.rows_map(dk_target, keys), host.rows_map(dv_target, keys),
             dq32, self.dgamma_parts, p.gamma,
             blocks, p.q.shape[1], p.groups, p.q.shape[2], m, p.band.right, self.uniform_factor,
-            BLOCK_M=hopper.BLOCK_M, BLOCK_N=hopper.BLOCK_N, D=d, STAGES=hopper.STAGES, STATS=self.stats,
-            UNIFORM=self.uniform, DGAMMA=self.gamma_from_keys, **host.only(self.options, "RIGHT", "GAMMA"),
-            num_warps=hopper.WARPS,
+            BLOCK_M=hopper.BLOCK_M, BLOCK_N=hopper.BLOCK_N, D=d, STAGES=hopper.STAGES, SIDES=sides,
+            STATS=self.stats, UNIFORM=self.uniform, DGAMMA=self.gamma_from_keys,
+            **host.only(self.options, "RIGHT", "GAMMA"), num_warps=hopper.WARPS.value // sides,
         )  # fmt: skip
         for x, target in ((dk, dk_target), (dv, dv_target)):
             if x is not target:
@@ -183,8 +198,10 @@ class _Backward:
         key_kernel[(blocks * host.sequences(p) * p.k.shape[1],)](
             q_map, host.tensor_map(k, tile.n, self.block_d), host.tensor_map(v, tile.n, self.block_d),
             host.tensor_map(self.dout, tile.m, self.block_d),
+            None if self.faded_dout is None else host.tensor_map(self.faded_dout, tile.m, self.block_d),
             q_map if dq32 is None else host.tensor_map(dq32, tile.m, self.block_d),
-            self.nothing if dq32 is None else dq32, dk, dv, self.dbias_parts, self.dgamma_parts, *self._shared(blocks),
+            self.nothing if dq32 is None else dq32, dk, dv, self.dbias_parts, self.dgamma_parts,
+            self.dlog_rows, self.dlog_keys, *self._shared(blocks),
             *dk.stride()[:3], *dv.stride()[:3], *self._mask_strides(), self.lines.stride(1),
             0 if dq32 is None else dq32.shape[-1],
             BLOCK_M=tile.m, BLOCK_N=tile.n, BLOCK_D=self.block_d,
@@ -202,7 +219,7 @@ class _Backward:
         query_kernel[(blocks * host.sequences(p) * p.q.shape[1],)](
             host.tensor_map(q, tile.m, self.block_d), host.tensor_map(k, tile.n, self.block_d),
             host.tensor_map(v, tile.n, self.block_d), host.tensor_map(self.dout, tile.m, self.block_d),
-            dq, self.dgamma_parts, *self._shared(blocks), *dq.stride()[:3], *self._mask_strides(),
+            dq, self.dgamma_parts, self.dlog_rows, *self._shared(blocks), *dq.stride()[:3], *self._mask_strides(),
             self.lines.stride(1),
             BLOCK_M=tile.m, BLOCK_N=tile.n, BLOCK_D=self.block_d, EVEN=host.is_even(p, p.max_k, tile.n),
             DGAMMA=self.gamma_from_queries, **self._shared_options(), num_warps=tile.warps, num_stages=tile.stages,
@@ -215,10 +232,11 @@ class _Backward:
         if self.gamma_from_queries:  # rows of all packed sequences together: gamma's gradient is their sum anyway
             self.dgamma_parts = torch.empty((b, heads, blocks), dtype=torch.float32, device=p.q.device)
         finish_kernel[(blocks * b * heads,)](
-            dq32, dq, q, self.dgamma_parts, p.gamma, blocks, heads, n, d, *dq32.shape[2:],
+            dq32, dq, q, self.dgamma_parts, self.dlog_rows, p.gamma, blocks, heads, n, d, *dq32.shape[2:],
             self.uniform_factor, *dq.stride()[:3], *q.stride()[:3],
             BLOCK_M=ROW_BLOCK, BLOCK_D=self.block_d, UNIFORM=self.uniform, DGAMMA=self.gamma_from_queries,
-            PERMUTED=permuted, **host.only(self.options, "GAMMA", "POWER"), num_warps=4,
+            DFADED=self.need_faded and not self.in_loop, PERMUTED=permuted,
+            **host.only(self.options, "GAMMA", "POWER"), num_warps=4,
         )  # fmt: skip
 
     def _shared(self, blocks: int) -> tuple[Any, ...]:
@@ -226,7 +244,7 @@ class _Backward:
         _, heads, n, d = p.q.shape
         return (
             self.factors, self.slopes, self.bends, p.gamma, p.bias, host.as_bytes(p.key_mask),
-            host.as_bytes(p.attn_mask), p.cu_q, p.cu_k,
+            host.as_bytes(p.attn_mask), p.cu_q, p.cu_k, p.faded,
             blocks, heads, p.groups, n, p.k.shape[2], d, *p.band, self.uniform_factor, p.scale,
         )  # fmt: skip
 
@@ -234,4 +252,7 @@ class _Backward:
         return (*host.broadcast_strides(self.p.key_mask, 1), *host.broadcast_strides(self.p.attn_mask, 4))
 
     def _shared_options(self) -> dict[str, Any]:
-        return {"STATS": self.stats, "UNIFORM": self.uniform, **self.options}
+        return {
+            "STATS": self.stats, "UNIFORM": self.uniform, "DFADED": self.need_faded,
+            "IN_LOOP": self.in_loop and (self.need_gamma or self.need_faded), **self.options,
+        }  # fmt: skip

@@ -7,6 +7,7 @@ from torch import Tensor
 from reluformer.ops.problem import Problem, Sums
 from reluformer.ops.triton import host, tiles
 from reluformer.ops.triton.decode import combine_kernel, decode_kernel
+from reluformer.ops.triton.fading import fade_kernel
 from reluformer.ops.triton.forward import forward_kernel
 
 DECODE_QUERIES = 16  # the decode kernel takes at most so many queries,
@@ -40,21 +41,36 @@ def _sums(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> Sums:
 
 def _attend(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
     _, heads, n, d = p.q.shape
-    tile = tiles.forward_tile(p.q.dtype, d, p.max_k)
+    tile = tiles.forward_tile(p.q.dtype, d, p.max_k, forget=p.faded is not None)
     blocks = triton.cdiv(p.max_q, tile.m)
     block_d = host.head_block(p)
+    values, faded_map = host.fit_for_tma(p.v), None
+    if p.faded is not None and not p.stats:  # with statistics every weight fades by itself
+        faded_map = host.tensor_map(_fade(p, values, tile.n, block_d), tile.n, block_d)
     forward_kernel[(blocks * host.sequences(p) * heads,)](
         host.tensor_map(host.fit_for_tma(p.q), tile.m, block_d),
         host.tensor_map(host.fit_for_tma(p.k), tile.n, block_d),
-        host.tensor_map(host.fit_for_tma(p.v), tile.n, block_d),
-        host.tensor_map(out, tile.m, block_d), out, *stats,
-        p.gamma, p.bias, host.as_bytes(p.key_mask), host.as_bytes(p.attn_mask), p.visible, p.cu_q, p.cu_k,
+        host.tensor_map(values, tile.n, block_d), faded_map, host.tensor_map(out, tile.m, block_d), out, *stats,
+        p.gamma, p.bias, host.as_bytes(p.key_mask), host.as_bytes(p.attn_mask), p.visible, p.cu_q, p.cu_k, p.faded,
         blocks, heads, p.groups, n, p.k.shape[2], d, *p.band, p.divisor, p.alpha, p.scale,
         *out.stride()[1:3], *host.broadcast_strides(p.key_mask, 1), *host.broadcast_strides(p.attn_mask, 4),
         *host.broadcast_strides(p.visible, 2),
         BLOCK_M=tile.m, BLOCK_N=tile.n, BLOCK_D=block_d, EVEN=host.is_even(p, p.max_k, tile.n), STATS=p.stats > 0,
         **host.meaning(p), num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
+
+
+def _fade(p: Problem, v: Tensor, rows: int, block_d: int) -> Tensor:
+    """Values as the last key of their block of ``rows`` would see them, for every query head."""
+    b, heads, _, d = p.q.shape
+    m = v.shape[2]
+    faded = host.fit_for_tma(v.new_empty((b, heads, m, d)))
+    blocks = triton.cdiv(m, rows)
+    fade_kernel[(blocks * b * heads,)](
+        v, p.faded, faded, blocks, heads, p.groups, m, d, *v.stride()[:3], *faded.stride()[:3],
+        BLOCK_N=rows, BLOCK_D=block_d, num_warps=4,
+    )  # fmt: skip
+    return faded
 
 
 def _attend_on_hopper(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
@@ -95,7 +111,7 @@ def _decode(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
         host.tensor_map(host.fit_for_tma(p.k), tile.n, block_d),
         host.tensor_map(host.fit_for_tma(p.v), tile.n, block_d),
         acc_parts, stat_parts, p.gamma, p.bias, host.as_bytes(p.key_mask), host.as_bytes(p.attn_mask), p.visible,
-        *sizes, chunk, *q.stride()[:3], *host.broadcast_strides(p.key_mask, 1),
+        p.faded, *sizes, chunk, *q.stride()[:3], *host.broadcast_strides(p.key_mask, 1),
         *host.broadcast_strides(p.attn_mask, 4), *host.broadcast_strides(p.visible, 2),
         ROWS=rows, BLOCK_N=tile.n, BLOCK_D=block_d, STATS=p.stats > 0, **options,
         num_warps=tile.warps, num_stages=tile.stages,

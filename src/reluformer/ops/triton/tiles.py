@@ -14,14 +14,17 @@ class Tile(NamedTuple):
     stages: int
 
 
-def forward_tile(dtype: torch.dtype, head_dim: int, length: int) -> Tile:
-    """Tile of the forward kernel for so many keys: short rows want many small programs, long ones few large tiles."""
+def forward_tile(dtype: torch.dtype, head_dim: int, length: int, forget: bool = False) -> Tile:
+    """Tile of the forward kernel for so many keys: short rows want many small programs, long ones few large tiles.
+
+    With forget gates large tiles run out of registers, and their products would wait for each other.
+    """
     if dtype == torch.float32:  # products on the plain cores: small tiles, or the registers spill
         return Tile(32, 32, 8, 1) if head_dim <= 128 else Tile(16, 16, 4, 1)
     if head_dim <= 64:
-        return Tile(64, 64, 4, 3) if length < 2048 else Tile(128, 64, 4, 3)
+        return Tile(64, 64, 4, 3) if length < 2048 or forget else Tile(128, 64, 4, 3)
     if head_dim <= 128:
-        return Tile(64, 64, 4, 3) if length <= 4096 else Tile(128, 64, 8, 3)
+        return Tile(64, 64, 4, 3) if length <= 4096 or forget else Tile(128, 64, 8, 3)
     return Tile(64, 64, 8, 2)
 
 

@@ -8,8 +8,10 @@ Per visit there are five products. The first two warpgroups, half of the keys ea
     dv, next x = k q^T         round dx and hand it over through shared memory
     next x, dk += dx q         ask for later queries
 
-The third takes each ``dx``, multiplies ``dq = dx^T k`` and adds it to memory: with those off the critical path the
-other four run close to the tensor cores' limit. It has few registers, so it makes 64 columns of ``dq`` at a time.
+They go in step, or, as two ``SIDES`` that nothing makes wait for each other, out of step, so that one computes its
+logarithms while the other multiplies; which is faster, see kernel-variants-h200.csv. The third takes each ``dx``,
+multiplies ``dq = dx^T k`` and adds it to memory: with those off the critical path the other four run close to the
+tensor cores' limit. It has few registers, so it makes 64 columns of ``dq`` at a time.
 
 What ptxas wants (it serialises all products of a loop otherwise): a product whose result ordinary instructions read is
 waited for in the turn that began it, nothing is zeroed while a product is in flight, and registers suffice. Hence
@@ -37,10 +39,17 @@ from reluformer.ops.triton.hopper.common import clamp, log2, rectify, thread_bar
 BLOCK_M = 64
 BLOCK_N = 128
 STAGES = 3
-WARPS = 8  # of the first two warpgroups
+
+
+def sides(d: int, causal: bool, stats: bool) -> int:
+    """Whether the first two warpgroups are better in step (1) or out of step (2)."""
+    return 2 if stats or (causal and d == 128) else 1
+
+
+WARPS = gl.constexpr(8)  # of the first two warpgroups
+WORKER_WARPS = gl.constexpr(4)
 
 PIECE = gl.constexpr(64)  # columns of dq at a time
-WORKER_WARPS = gl.constexpr(4)
 CHUNK = gl.constexpr(8)  # heads whose programs are interleaved when causal
 
 _REDUCE = """{{
@@ -114,29 +123,42 @@ def fetch(
 
 @gluon.jit
 def visit_queries(
-    q_desc, dout_desc, lines_desc, k_smem, v_smem, q_smem, dout_smem, lines_smem, dx_smem, ready, dx_ready, dx_free,
-    dk, dv, batch, key_head, heads, groups, n, first, ahead, start, plain,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
-    RIGHT: gl.constexpr, STATS: gl.constexpr, x_mma: gl.constexpr, dk_mma: gl.constexpr,
+    q_desc, dout_desc, lines_desc, k_smem, q_smem, dout_smem, lines_smem, dx_smem,
+    ready, keys_ready, dx_ready, dx_free, head_done, batch, key_head, heads, groups, n, start,
+    v_smem, dk_desc, dv_desc, dgamma_parts, gamma, first, ahead, part, uniform,
+    BLOCK_M: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
+    SIDES: gl.constexpr, RIGHT: gl.constexpr, STATS: gl.constexpr,
+    GAMMA: gl.constexpr, UNIFORM: gl.constexpr, DGAMMA: gl.constexpr, SIDE: gl.constexpr,
 ):  # fmt: skip
-    """The first two warpgroups: sum ``dk`` and ``dv`` over all queries, and hand over each ``dx``."""
+    """The first two warpgroups, or one: gradients of their keys and values; hand over each ``dx``."""
+    x_mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS // SIDES, 1], [16, BLOCK_M, 16])  # keys x queries
+    dk_mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS // SIDES, 1], [16, D, 16])  # keys x D
     operand: gl.constexpr = gl.DotOperandLayout(0, dk_mma, 2)
-    no_x = gl.zeros([BLOCK_N, BLOCK_M], gl.float32, x_mma)
+    dtype: gl.constexpr = q_smem.dtype
+    ASKS: gl.constexpr = SIDES == 1 and not STATS  # for queries; else the third warpgroup has more time for that
+    mine = first + SIDE * KEYS
+    plain = mine + KEYS - 1 - ahead  # from this query on, all see all these keys
+    k, v = k_smem.index(SIDE), v_smem.index(SIDE)
+    no_x = gl.zeros([KEYS, BLOCK_M], gl.float32, x_mma)
+    dk = gl.zeros([KEYS, D], gl.float32, dk_mma)
+    dv = gl.zeros([KEYS, D], gl.float32, dk_mma)
     i = ahead + gl.arange(0, BLOCK_M, gl.SliceLayout(0, x_mma))
-    j = first + gl.arange(0, BLOCK_N, gl.SliceLayout(1, x_mma))
+    j = mine + gl.arange(0, KEYS, gl.SliceLayout(1, x_mma))
     lines = lines_smem._reinterpret(gl.float32, [STAGES * 2, BLOCK_M], gl.SwizzledSharedLayout(1, 1, 1, [0]))
 
     never = n < 0
     visit = 0
+    mbarrier.wait(keys_ready, 0)
     for head in range(key_head * groups, key_head * groups + groups):
         if start < n:
-            for early in gl.static_range(STAGES):
-                fetch(
-                    q_desc, dout_desc, lines_desc, q_smem, dout_smem, lines_smem, ready,
-                    visit + early, batch, head, heads, start + early * BLOCK_M, n, STAGES, STATS,
-                )  # fmt: skip
+            if ASKS:
+                for early in gl.static_range(STAGES):
+                    fetch(
+                        q_desc, dout_desc, lines_desc, q_smem, dout_smem, lines_smem, ready,
+                        visit + early, batch, head, heads, start + early * BLOCK_M, n, STAGES, STATS,
+                    )  # fmt: skip
             mbarrier.wait(ready.index(visit % STAGES), visit // STAGES & 1)
-            x = warpgroup_mma(k_smem, q_smem.index(visit % STAGES).permute((1, 0)), no_x, use_acc=False, is_async=True)
+            x = warpgroup_mma(k, q_smem.index(visit % STAGES).permute((1, 0)), no_x, use_acc=False, is_async=True)
             x = warpgroup_mma_wait(0, [x])
             dk = warpgroup_mma_init(dk)
             for row in range(start, n, BLOCK_M):
@@ -153,34 +175,35 @@ def visit_queries(
                     slope = lines.index(slot * 2).load(gl.SliceLayout(0, x_mma))
                     bend = lines.index(slot * 2 + 1).load(gl.SliceLayout(0, x_mma))
                     lift = slope[None, :] - bend[None, :] * log2(r)
-                    dp = warpgroup_mma(v_smem, dout.permute((1, 0)), lift, is_async=True)
+                    dp = warpgroup_mma(v, dout.permute((1, 0)), lift, is_async=True)
                     if D == 64:
                         dk, dp, dv = warpgroup_mma_wait(0, [dk, dp, dv])
                     else:
                         dv = warpgroup_mma(gl.convert_layout(u, operand), dout, dv, is_async=True)
                         dk, dp = warpgroup_mma_wait(1, [dk, dp])
                 else:
-                    dp = warpgroup_mma(v_smem, dout.permute((1, 0)), x, use_acc=never, is_async=True)
+                    dp = warpgroup_mma(v, dout.permute((1, 0)), x, use_acc=never, is_async=True)
                     dv = warpgroup_mma(gl.convert_layout(u, operand), dout, dv, is_async=True)
                     dk, dp = warpgroup_mma_wait(1, [dk, dp])
                 dx = gate(u, dp)
-                dx_now = dx_smem.index(visit % 2)
+                handed = visit % 2 * SIDES + SIDE
+                dx_now = dx_smem.index(handed)
                 next_q = q_smem.index((visit + 1) % STAGES).permute((1, 0))
                 if D == 64:
                     mbarrier.wait(ready.index((visit + 1) % STAGES), (visit + 1) // STAGES & 1, row + BLOCK_M < n)
-                    x = warpgroup_mma(k_smem, next_q, dp, use_acc=never, is_async=True)
+                    x = warpgroup_mma(k, next_q, dp, use_acc=never, is_async=True)
                 mbarrier.wait(dx_free.index(visit % 2), visit // 2 & 1 ^ 1)
                 dx_now.store(dx)
                 fence_async_shared()
                 if D == 128:  # no room for the next scores before dx is stored, nor for dx itself from then on
                     mbarrier.wait(ready.index((visit + 1) % STAGES), (visit + 1) // STAGES & 1, row + BLOCK_M < n)
-                    x = warpgroup_mma(k_smem, next_q, dp, use_acc=never, is_async=True)
-                mbarrier.arrive(dx_ready.index(visit % 2), count=1)
-                if D == 128:
+                    x = warpgroup_mma(k, next_q, dp, use_acc=never, is_async=True)
+                mbarrier.arrive(dx_ready.index(handed), count=1)
+                if D == 128 or SIDES == 2:
                     dk = warpgroup_mma(dx_now, q_smem.index(slot), dk, is_async=True)
                 else:
                     dk = warpgroup_mma(gl.convert_layout(dx, operand), q_smem.index(slot), dk, is_async=True)
-                if not STATS:
+                if ASKS:
                     if row > start:  # all warps are past the products of the last visit: its slot is free
                         fetch(
                             q_desc, dout_desc, lines_desc, q_smem, dout_smem, lines_smem, ready,
@@ -189,20 +212,40 @@ def visit_queries(
                 dv, x = warpgroup_mma_wait(1, [dv, x])
                 visit += 1
             dk = warpgroup_mma_wait(0, [dk])
-            thread_barrier()
-    return dk, dv
+            if ASKS:
+                thread_barrier()
+            else:
+                mbarrier.arrive(head_done, count=1)
+
+    if UNIFORM:  # one factor for the whole head waits until here
+        factor = uniform
+        if GAMMA:
+            factor = uniform / gl.load(gamma + key_head * groups).to(gl.float32)
+        dk *= factor
+        dv *= factor
+    if DGAMMA:  # the sum of k.dk is that of q.dq, and both are at hand; see gamma_share in ../backward.py
+        dlog = gl.sum(gl.sum(k.load(dk_mma).to(gl.float32) * dk, 1), 0)
+        gl.store(dgamma_parts + part * SIDES + SIDE, -dlog / gl.load(gamma + key_head).to(gl.float32))
+    if visit > 0:  # the third warpgroup has read the keys for the last time
+        mbarrier.wait(dx_free.index((visit - 1) % 2), (visit - 1) // 2 & 1)
+    thread_barrier()
+    k.store(dk.to(dtype))
+    v.store(dv.to(dtype))
+    fence_async_shared()
+    thread_barrier()
+    tma.async_copy_shared_to_global(dk_desc, [batch, key_head, mine, 0], k)
+    tma.async_copy_shared_to_global(dv_desc, [batch, key_head, mine, 0], v)
+    tma.store_wait(0)
 
 
 @gluon.jit
 def add_to_queries(
-    q_desc, dout_desc, lines_desc, k_smem, q_smem, dout_smem, lines_smem, dx_smem, ready, dx_ready, dx_free,
-    dq, batch, key_head, heads, groups, n, start,
-    BLOCK_M: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, STATS: gl.constexpr,
+    q_desc, dout_desc, lines_desc, k_smem, q_smem, dout_smem, lines_smem, dx_smem,
+    ready, keys_ready, dx_ready, dx_free, head_done, batch, key_head, heads, groups, n, start, dq,
+    BLOCK_M: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, SIDES: gl.constexpr, STATS: gl.constexpr,
 ):  # fmt: skip
-    """The third warpgroup: add ``dx^T k`` of every visit to memory.
-
-    With statistics it also asks for later queries, since the others then have more to do.
-    """
+    """The third warpgroup: ask for queries, unless the others do, and add ``dx^T k`` of every visit to memory."""
+    ASKS: gl.constexpr = SIDES == 2 or STATS
     dq_mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WORKER_WARPS, 1], [16, PIECE, 16])
     no_dq = gl.zeros([BLOCK_M, PIECE], gl.float32, dq_mma)
     # Where a thread's part of dq goes: an address that all its registers share, and the chunk of 16 columns.
@@ -214,15 +257,31 @@ def add_to_queries(
 
     never = n < 0
     visit = 0
+    heads_done = 0
     for head in range(key_head * groups, key_head * groups + groups):
+        if ASKS:
+            if start < n:
+                if heads_done > 0:
+                    mbarrier.wait(head_done, heads_done - 1 & 1)
+                for early in gl.static_range(STAGES):
+                    fetch(
+                        q_desc, dout_desc, lines_desc, q_smem, dout_smem, lines_smem, ready,
+                        visit + early, batch, head, heads, start + early * BLOCK_M, n, STAGES, STATS,
+                    )  # fmt: skip
+                heads_done += 1
         base = dq + (batch * heads + head).to(gl.int64) * rows * D + mine
         base = base.to(gl.int64, bitcast=True)
+        mbarrier.wait(keys_ready, 0)
         for row in range(start, n, BLOCK_M):
-            mbarrier.wait(dx_ready.index(visit % 2), visit // 2 & 1)
-            dx = dx_smem.index(visit % 2).permute((1, 0))
             here = base + row * (D * 4)
-            part = warpgroup_mma(dx, k_smem.slice(0, PIECE, 1), no_dq, use_acc=False, is_async=True)
-            if STATS:
+            buffer = visit % 2 * SIDES
+            for side in gl.static_range(SIDES):
+                mbarrier.wait(dx_ready.index(buffer + side), visit // 2 & 1)
+            part = no_dq
+            for side in gl.static_range(SIDES):
+                dx, k = dx_smem.index(buffer + side).permute((1, 0)), k_smem.index(side).slice(0, PIECE, 1)
+                part = warpgroup_mma(dx, k, part, use_acc=side > 0, is_async=True)
+            if ASKS:
                 if row > start:  # the others are past the products of the last visit: its slot is free
                     fetch(
                         q_desc, dout_desc, lines_desc, q_smem, dout_smem, lines_smem, ready,
@@ -232,7 +291,13 @@ def add_to_queries(
                 part = warpgroup_mma_wait(0, [part])
                 reduce_add(here, chunk, part, D)
                 here += PIECE * 4
-                part = warpgroup_mma(dx, k_smem.slice(piece * PIECE, PIECE, 1), part, use_acc=never, is_async=True)
+                for side in gl.static_range(SIDES):
+                    dx = dx_smem.index(buffer + side).permute((1, 0))
+                    k = k_smem.index(side).slice(piece * PIECE, PIECE, 1)
+                    if side == 0:
+                        part = warpgroup_mma(dx, k, part, use_acc=never, is_async=True)
+                    else:
+                        part = warpgroup_mma(dx, k, part, is_async=True)
             part = warpgroup_mma_wait(0, [part])
             mbarrier.arrive(dx_free.index(visit % 2), count=1)
             reduce_add(here, chunk, part, D)
@@ -243,13 +308,12 @@ def add_to_queries(
 def hopper_key_kernel(
     q_desc, k_desc, v_desc, dout_desc, lines_desc, dk_desc, dv_desc, dq, dgamma_parts, gamma,
     blocks, heads, groups, n, m, right, uniform,
-    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, SIDES: gl.constexpr,
     RIGHT: gl.constexpr, STATS: gl.constexpr, GAMMA: gl.constexpr, UNIFORM: gl.constexpr, DGAMMA: gl.constexpr,
 ):  # fmt: skip
     """Gradients of one block of keys and values, and its part of the queries' gradients."""
-    x_mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, BLOCK_M, 16])  # keys x queries
-    dk_mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, D, 16])  # keys x D
     dtype: gl.constexpr = q_desc.dtype
+    KEYS: gl.constexpr = BLOCK_N // SIDES
 
     pid = gl.program_id(0)
     key_heads = heads // groups
@@ -265,78 +329,95 @@ def hopper_key_kernel(
     first = block * BLOCK_N
     ahead = m - n + right  # query i sees the keys up to i + ahead
     start = 0
-    plain = 0
     if RIGHT:
         start = gl.maximum(first - ahead, 0) // BLOCK_M * BLOCK_M
-        plain = first + BLOCK_N - 1 - ahead  # from this query on, all see the whole block
 
     q_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_M, D], dtype)
-    k_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, D], dtype)
-    dx_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, BLOCK_M], dtype)
+    k_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, D], dtype)
+    dx_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([KEYS, BLOCK_M], dtype)
     line_layout: gl.constexpr = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
-    k_smem = gl.allocate_shared_memory(dtype, [BLOCK_N, D], k_layout)
-    v_smem = gl.allocate_shared_memory(dtype, [BLOCK_N, D], k_layout)
+    k_smem = gl.allocate_shared_memory(dtype, [SIDES, KEYS, D], k_layout)
+    v_smem = gl.allocate_shared_memory(dtype, [SIDES, KEYS, D], k_layout)
     q_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_M, D], q_layout)
     dout_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_M, D], q_layout)
-    dx_smem = gl.allocate_shared_memory(dtype, [2, BLOCK_N, BLOCK_M], dx_layout)  # one is read while one is written
+    dx_smem = gl.allocate_shared_memory(dtype, [2 * SIDES, KEYS, BLOCK_M], dx_layout)  # one read, one written
     lines_smem = gl.allocate_shared_memory(gl.float32, [STAGES, 2, BLOCK_M], line_layout)
     keys_ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    dx_ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    dx_ready = gl.allocate_shared_memory(gl.int64, [2 * SIDES, 1], mbarrier.MBarrierLayout())
     dx_free = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    head_done = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     mbarrier.init(keys_ready, count=1)
+    mbarrier.init(head_done, count=SIDES)
     for stage in gl.static_range(STAGES):
         mbarrier.init(ready.index(stage), count=1)
     for buffer in gl.static_range(2):
-        mbarrier.init(dx_ready.index(buffer), count=1)
         mbarrier.init(dx_free.index(buffer), count=1)
+    for buffer in gl.static_range(2 * SIDES):
+        mbarrier.init(dx_ready.index(buffer), count=1)
     fence_async_shared()
     thread_barrier()
-    mbarrier.expect(keys_ready, k_desc.block_type.nbytes + v_desc.block_type.nbytes)
-    tma.async_copy_global_to_shared(k_desc, [batch, key_head, first, 0], keys_ready, k_smem)
-    tma.async_copy_global_to_shared(v_desc, [batch, key_head, first, 0], keys_ready, v_smem)
+    mbarrier.expect(keys_ready, SIDES * (k_desc.block_type.nbytes + v_desc.block_type.nbytes))
+    for side in gl.static_range(SIDES):
+        at = first + side * KEYS
+        tma.async_copy_global_to_shared(k_desc, [batch, key_head, at, 0], keys_ready, k_smem.index(side))
+        tma.async_copy_global_to_shared(v_desc, [batch, key_head, at, 0], keys_ready, v_smem.index(side))
 
-    dk = gl.zeros([BLOCK_N, D], gl.float32, dk_mma)
-    dv = gl.zeros([BLOCK_N, D], gl.float32, dk_mma)
-    mbarrier.wait(keys_ready, 0)
-    WORKER_REGISTERS: gl.constexpr = 72 if D == 64 else 88  # the first two warpgroups share the rest
-    dk, dv = gl.warp_specialize(
-        [
-            (
-                visit_queries,
+    part = pair * blocks + block
+    if SIDES == 1:
+        gl.warp_specialize(
+            [
                 (
-                    q_desc, dout_desc, lines_desc, k_smem, v_smem, q_smem, dout_smem, lines_smem, dx_smem,
-                    ready, dx_ready, dx_free, dk, dv, batch, key_head, heads, groups, n, first, ahead, start, plain,
-                    BLOCK_M, BLOCK_N, D, STAGES, RIGHT, STATS, x_mma, dk_mma,
+                    visit_queries,
+                    (
+                        q_desc, dout_desc, lines_desc, k_smem, q_smem, dout_smem, lines_smem, dx_smem,
+                        ready, keys_ready, dx_ready, dx_free, head_done, batch, key_head, heads, groups, n, start,
+                        v_smem, dk_desc, dv_desc, dgamma_parts, gamma, first, ahead, part, uniform,
+                        BLOCK_M, KEYS, D, STAGES, SIDES, RIGHT, STATS, GAMMA, UNIFORM, DGAMMA, 0,
+                    ),
                 ),
-            ),
-            (
-                add_to_queries,
                 (
-                    q_desc, dout_desc, lines_desc, k_smem, q_smem, dout_smem, lines_smem, dx_smem,
-                    ready, dx_ready, dx_free, dq, batch, key_head, heads, groups, n, start,
-                    BLOCK_M, D, STAGES, STATS,
+                    add_to_queries,
+                    (
+                        q_desc, dout_desc, lines_desc, k_smem, q_smem, dout_smem, lines_smem, dx_smem,
+                        ready, keys_ready, dx_ready, dx_free, head_done, batch, key_head, heads, groups, n, start,
+                        dq, BLOCK_M, D, STAGES, SIDES, STATS,
+                    ),
                 ),
-            ),
-        ],
-        [WORKER_WARPS],
-        [WORKER_REGISTERS],
-    )  # fmt: skip
-
-    if UNIFORM:  # one factor for the whole head waits until here
-        factor = uniform
-        if GAMMA:
-            factor = uniform / gl.load(gamma + key_head * groups).to(gl.float32)
-        dk *= factor
-        dv *= factor
-    if DGAMMA:  # the sum of k.dk is that of q.dq, and both are at hand; see gamma_share in ../backward.py
-        dlog = gl.sum(gl.sum(k_smem.load(dk_mma).to(gl.float32) * dk, 1), 0)
-        gl.store(dgamma_parts + pair * blocks + block, -dlog / gl.load(gamma + key_head).to(gl.float32))
-        thread_barrier()
-    k_smem.store(dk.to(dtype))
-    v_smem.store(dv.to(dtype))
-    fence_async_shared()
-    thread_barrier()
-    tma.async_copy_shared_to_global(dk_desc, [batch, key_head, first, 0], k_smem)
-    tma.async_copy_shared_to_global(dv_desc, [batch, key_head, first, 0], v_smem)
-    tma.store_wait(0)
+            ],
+            [WORKER_WARPS],
+            [72 if D == 64 else 88],
+        )  # fmt: skip
+    else:
+        gl.warp_specialize(
+            [
+                (
+                    visit_queries,
+                    (
+                        q_desc, dout_desc, lines_desc, k_smem, q_smem, dout_smem, lines_smem, dx_smem,
+                        ready, keys_ready, dx_ready, dx_free, head_done, batch, key_head, heads, groups, n, start,
+                        v_smem, dk_desc, dv_desc, dgamma_parts, gamma, first, ahead, part, uniform,
+                        BLOCK_M, KEYS, D, STAGES, SIDES, RIGHT, STATS, GAMMA, UNIFORM, DGAMMA, 0,
+                    ),
+                ),
+                (
+                    visit_queries,
+                    (
+                        q_desc, dout_desc, lines_desc, k_smem, q_smem, dout_smem, lines_smem, dx_smem,
+                        ready, keys_ready, dx_ready, dx_free, head_done, batch, key_head, heads, groups, n, start,
+                        v_smem, dk_desc, dv_desc, dgamma_parts, gamma, first, ahead, part, uniform,
+                        BLOCK_M, KEYS, D, STAGES, SIDES, RIGHT, STATS, GAMMA, UNIFORM, DGAMMA, 1,
+                    ),
+                ),
+                (
+                    add_to_queries,
+                    (
+                        q_desc, dout_desc, lines_desc, k_smem, q_smem, dout_smem, lines_smem, dx_smem,
+                        ready, keys_ready, dx_ready, dx_free, head_done, batch, key_head, heads, groups, n, start,
+                        dq, BLOCK_M, D, STAGES, SIDES, STATS,
+                    ),
+                ),
+            ],
+            [WARPS // 2, WORKER_WARPS],
+            [208 if D == 64 else 216, 88 if D == 64 else 72],
+        )  # fmt: skip

@@ -1,0 +1,86 @@
+"""Compile the kernels with forget gates for sm_90, GPU or not, and print what ptxas made of them as JSON."""
+
+import itertools
+import json
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from reluformer.ops.triton import tiles
+from reluformer.ops.triton.backward import key_kernel
+from reluformer.ops.triton.common import LENGTHS
+from reluformer.ops.triton.forward import forward_kernel
+
+TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+LENGTH = 16384
+FLOATS = ("divisor", "alpha", "scale", "uniform")
+TYPES = {"c": "*fp64", "dk": "*bf16", "dv": "*bf16", "out": "*bf16"}
+MEANING = {
+    "VARLEN": False, "LEFT": False, "RIGHT": True, "KEY_MASK": False, "ATTN_MASK": 0, "GAMMA": True, "BIAS": False,
+    "POWER": 1, "FACTOR": False, "PRECISION": "tf32", "EVEN": True, "UNIFORM": False,
+    "DBIAS": False, "DGAMMA": False, "IN_LOOP": False, "DQ": True, "groups": 1,
+}  # fmt: skip
+UNUSED = ("bias", "key_mask", "attn_mask", "count", "cu_q", "cu_k")
+
+
+def argument_type(name: str, tile: tiles.Tile, d: int) -> str:
+    """The type of an argument as Triton writes it; tensor maps load blocks of queries or of keys."""
+    if name.endswith("_desc"):
+        rows = tile.n if name in ("k_desc", "v_desc", "faded_v_desc") else tile.m
+        return f"tensordesc<{'fp32' if name == 'dq_desc' else 'bf16'}[1,1,{rows},{d}]>"
+    if name in FLOATS:
+        return "fp32"
+    if name in TYPES:
+        return TYPES[name]
+    sizes = ("blocks", "heads", "groups", "n", "m", "d", "left", "right", "dq_width")
+    return "i32" if name in sizes or "stride" in name else "*fp32"
+
+
+def compile_kernel(which: str, d: int, forget: bool, stats: bool) -> dict[str, Any]:
+    if which == "forward":
+        kernel, tile = forward_kernel, tiles.forward_tile(torch.bfloat16, d, LENGTH, forget)
+    else:
+        kernel, tile = key_kernel, tiles.backward_tile(torch.bfloat16, d)
+    constants = MEANING | {"BLOCK_M": tile.m, "BLOCK_N": tile.n, "BLOCK_D": d, "STATS": stats}
+    constants |= {"FORGET": forget, "DFADED": forget, **dict.fromkeys(UNUSED)}
+    if not forget:
+        constants["c"] = None
+    if stats or not forget:  # every weight fades by itself, or none does
+        constants |= {"faded_v_desc": None, "faded_dout_desc": None}
+    names = kernel.arg_names
+    constants = {name: value for name, value in constants.items() if name in names}
+    signature = {name: "constexpr" if name in constants else argument_type(name, tile, d) for name in names}
+    known = [i for i, name in enumerate(names) if signature[name][:1] in "*i" and name not in LENGTHS]
+    source = ASTSource(
+        kernel,
+        signature,
+        {(names.index(name),): value for name, value in constants.items()},
+        {(i,): [["tt.divisibility", 16]] for i in known},
+    )
+    made = triton.compile(
+        source, target=GPUTarget("cuda", 90, 32), options={"num_warps": tile.warps, "num_stages": tile.stages}
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        ptx, cubin = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
+        ptx.write_text(made.asm["ptx"])
+        said = subprocess.run(
+            [TOOLS / "ptxas", "-v", "--gpu-name=sm_90a", ptx, "-o", cubin], capture_output=True, text=True, check=True
+        )
+    words = said.stdout + said.stderr
+    found = {"registers": r"Used (\d+) registers", "stack": r"(\d+) bytes stack frame"}
+    numbers = {name: int(match[1]) if (match := re.search(words_of, words)) else 0 for name, words_of in found.items()}
+    complaints = re.findall(r"\((C75\d\d)\)", words)  # serialised products
+    case = {"kernel": which, "d": d, "forget": forget, "stats": stats}
+    return case | {"shared": made.metadata.shared, **numbers, "complaints": complaints}
+
+
+if __name__ == "__main__":
+    cases = itertools.product(("forward", "backward"), (64, 128), (False, True), (False, True))
+    print(json.dumps([compile_kernel(*case) for case in cases]))
