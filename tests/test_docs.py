@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("operator", "models", "vision", "bounds", "approximation")
+PAGES = ("operator", "models", "vision", "language", "bounds", "approximation")
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}.md" for name in PAGES)])

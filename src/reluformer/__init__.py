@@ -9,9 +9,11 @@ if TYPE_CHECKING:
     from reluformer.integration import convert
     from reluformer.models import (
         ReLUFormerConfig,
+        ReLUFormerForCausalLM,
         ReLUFormerForConditionalGeneration,
         ReLUFormerForImageClassification,
         ReLUFormerImageConfig,
+        ReLUFormerLanguageConfig,
     )
     from reluformer.report import memory_report
 
@@ -19,9 +21,11 @@ __version__ = "0.1.0"
 __all__ = [
     "AttentionStats",
     "ReLUFormerConfig",
+    "ReLUFormerForCausalLM",
     "ReLUFormerForConditionalGeneration",
     "ReLUFormerForImageClassification",
     "ReLUFormerImageConfig",
+    "ReLUFormerLanguageConfig",
     "__version__",
     "convert",
     "memory_report",
@@ -32,9 +36,11 @@ __all__ = [
 # The operator needs torch alone. These need the toolkit, and are imported when first asked for.
 _TOOLKIT = {
     "ReLUFormerConfig": "reluformer.models",
+    "ReLUFormerForCausalLM": "reluformer.models",
     "ReLUFormerForConditionalGeneration": "reluformer.models",
     "ReLUFormerForImageClassification": "reluformer.models",
     "ReLUFormerImageConfig": "reluformer.models",
+    "ReLUFormerLanguageConfig": "reluformer.models",
     "convert": "reluformer.integration",
     "memory_report": "reluformer.report",
 }

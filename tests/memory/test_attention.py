@@ -102,13 +102,93 @@ def test_counts_the_keys_in_sight():
     assert attention.count(9, 9, mask, mask.device)[1, 0].tolist() == [3 + max(0, i - 5) for i in range(1, 10)]
 
 
+def slow_pro(attention, x):
+    """Forgetting attention with all parts of the Pro block, head by head and query by query."""
+    settings, d = attention.settings, attention.head_dim
+    q, k, v = (layer(x) for layer in (attention.query, attention.key, attention.value))
+    forget = torch.sigmoid(attention.forget.project(x))  # (B, N, H)
+    heads = []
+    for h in range(attention.heads):
+        own, kept = slice(h * d, h * d + d), h * attention.key_heads // attention.heads
+        theirs = slice(kept * d, kept * d + d)
+        shares = [torch.sigmoid(layer(x)[..., kept, None]) for layer in (attention.shift.key, attention.shift.value)]
+        keys, values = (
+            share * torch.nn.functional.pad(y[..., theirs], (0, 0, 1, 0))[:, :-1] + (1 - share) * y[..., theirs]
+            for share, y in zip(shares, (k, v), strict=True)
+        )
+        queries, keys = attention.query_norm(q[..., own]), attention.key_norm(keys)
+        rows = []
+        for i in range(x.shape[1]):
+            scores = (keys[:, : i + 1] @ queries[:, i, :, None])[..., 0] / d**0.5
+            fades = torch.stack([forget[:, j + 1 : i + 1, h].log().sum(-1) for j in range(i + 1)], -1)
+            if settings.activation == "softmax":
+                weights = (scores + fades).softmax(-1)
+            else:
+                weights = scores.relu() * fades.exp() / attention.gamma()[h] / ((i + 1) / 2) ** settings.alpha
+            row = (weights[..., None] * values[:, : i + 1]).sum(1)
+            rows.append(row / (row.square().mean(-1, keepdim=True) + torch.finfo(row.dtype).eps).sqrt())
+        heads.append(torch.stack(rows, 1) * attention.norm.weight[own])
+    return attention.output(torch.cat(heads, -1) * torch.sigmoid(x @ attention.gate.weight.T))
+
+
+PRO = {"forget": 0.5, "token_shift": True, "output_gate": True, "norm": "rms", "query_key_norm": True}
+
+
+@pytest.mark.parametrize("key_heads", [4, 2])
+@pytest.mark.parametrize("activation", ["relu", "softmax"])
+class TestPro:
+    def make(self, activation, key_heads):
+        torch.manual_seed(0)
+        settings = MemorySettings(activation, gamma="none" if activation == "softmax" else "learned", **PRO)
+        attention = Attention(32, 4, settings, key_heads, causal=True).double()
+        for p in attention.parameters():
+            torch.nn.init.normal_(p, std=0.3)
+        return attention, torch.randn(2, 7, 32, dtype=torch.float64, requires_grad=True)
+
+    def test_block_is_what_the_formulas_say(self, activation, key_heads):
+        attention, x = self.make(activation, key_heads)
+        found, expected = attention(x)[0], slow_pro(attention, x)
+        torch.testing.assert_close(found, expected)
+        inputs, upstream = (x, *attention.parameters()), torch.randn_like(found)
+        grads = (torch.autograd.grad(out, inputs, upstream) for out in (found, expected))
+        for grad, want in zip(*grads, strict=True):
+            torch.testing.assert_close(grad, want, atol=1e-7, rtol=1e-5)
+
+    def test_pieces_with_a_store_are_the_whole(self, activation, key_heads):
+        attention, x = self.make(activation, key_heads)
+        kept, last = [], []
+
+        def store(make):
+            kept.append(make())
+            return tuple(torch.cat(side, 2) for side in zip(*kept, strict=True))
+
+        def carry(kv):
+            last.append(kv[:, :, -1:])
+            return last[-2] if len(last) > 1 else None
+
+        with torch.no_grad():
+            pieces = [attention(part, store=store, carry=carry)[0] for part in x.split([3, 1, 2, 1], 1)]
+            torch.testing.assert_close(torch.cat(pieces, 1), attention(x)[0])
+
+    def test_padding_changes_nothing(self, activation, key_heads):
+        attention, x = self.make(activation, key_heads)
+        padded = torch.cat([torch.randn(2, 3, 32, dtype=torch.float64), x], 1)
+        mask = (torch.arange(10) >= 3).expand(2, -1)
+        torch.testing.assert_close(attention(padded, key_mask=mask)[0][:, 3:], attention(x)[0])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (
+            {"heads": 4, "settings": MemorySettings(forget=1.0)},
+            "forget needs causal attention, got 1.0 where it",
+        ),
+        ({"heads": 4, "settings": MemorySettings(token_shift=True)}, "token_shift needs causal attention, got True"),
         ({"heads": 5}, "heads must divide the width 32, got 5"),
         ({"heads": 4, "key_heads": 3}, "key_heads must divide the 4 heads, got 3"),
     ],
 )
 def test_errors(options, message):
     with pytest.raises(ValueError, match=message):
-        Attention(32, settings=MemorySettings(), **options)
+        Attention(32, **{"settings": MemorySettings(), **options})

@@ -114,10 +114,13 @@ def test_bounds_have_gradients_for_every_weight(settings: dict[str, Any]) -> Non
         ({"activation": "gelu"}, "activation to be one of relu, relu_squared, softmax, got 'gelu'"),
         ({"norm": "layer"}, "norm to be none or mass, got 'layer'"),
         ({"query_key_norm": True}, "query_key_norm = False, got True"),
+        ({"forget": 0.5}, "forget = None, got 0.5"),
+        ({"token_shift": True}, "token_shift = False, got True"),
+        ({"output_gate": True}, "output_gate = False, got True"),
     ],
 )
 def test_what_has_no_bounds_is_refused(settings: dict[str, Any], words: str) -> None:
-    attention = Attention(WIDTH, 2, MemorySettings(**settings))
+    attention = Attention(WIDTH, 2, MemorySettings(**settings), causal=True)
     with pytest.raises(ValueError, match=words):
         attention_bounds(attention, Interval.around(torch.randn(1, 2, WIDTH), 0.1))
     attention = Attention(WIDTH, 2, MemorySettings())

@@ -40,6 +40,33 @@ def test_the_formula_is_what_normal_scores_give(activation, causal):
     assert stats.mass.mean().item() == pytest.approx(expected_mass(settings, 64, causal), rel=0.05)
 
 
+@pytest.mark.parametrize("bias", [-1.0, 2.0])
+@pytest.mark.parametrize("activation", ["relu", "relu_squared", "sigmoid", "softplus", "softmax"])
+def test_the_formula_counts_what_was_forgotten(activation, bias):
+    settings = MemorySettings(activation, alpha=0.5, forget=bias)
+    torch.manual_seed(0)
+    q, k = torch.randn(2, 64, 8, 32, 128)
+    gates = torch.nn.functional.logsigmoid(torch.randn(64, 8, 32) + bias)
+    _, stats = lookup(q, k, k, settings, causal=True, log_forget=gates, return_stats=True)
+    assert stats.mass.mean().item() == pytest.approx(expected_mass(settings, 32, True), rel=0.03)
+    if activation != "softmax":
+        assert expected_mass(settings, 32, True) < 0.8 * expected_mass(MemorySettings(activation), 32, True)
+
+
+def test_a_gate_that_is_open_leaves_all():
+    settings = MemorySettings(forget=60.0)
+    assert expected_mass(settings, 64, True) == pytest.approx(expected_mass(MemorySettings(), 64, True))
+
+
+def test_unit_mass_with_a_gate():
+    attention = Attention(64, 4, MemorySettings(forget=1.0), causal=True)
+    x, mask = torch.randn(2, 50, 64), torch.arange(50)[None] >= torch.tensor([[0], [7]])
+    calibrate(attention, x, key_mask=mask, query_mask=mask)
+    _, stats = attention(x, key_mask=mask, return_stats=True)
+    mass = stats.mass.transpose(1, 2)[mask]  # (rows, heads)
+    torch.testing.assert_close(mass.sum(0) / (mass > 0).sum(0), torch.ones(4))
+
+
 class Two(nn.Module):
     """Two attentions and an FFN, one after another: what the second sees depends on the first's gamma."""
 

@@ -120,3 +120,103 @@ def test_a_step_of_decoding_is_the_last_row(activation, masks):
         step, _ = lookup(q[:, :, -1:], k, v, settings, **options, **masks)
     weights = weights_of(q[:, :, -1:], k, settings, **options, **masks)
     torch.testing.assert_close(step, weights @ v.repeat_interleave(2, dim=1))
+
+
+def slow_forgetting(q, k, v, settings, gamma, log_forget, visible):
+    """Sums over the keys of every query, one after another, in the words of the definition."""
+    batch, heads, n, _ = q.shape
+    m, groups = k.shape[2], heads // k.shape[1]
+    rows = []
+    for b in range(batch):
+        for h in range(heads):
+            for i in range(n):
+                p, total, mass = i + m - n, 0.0, 0.0
+                seen = [j for j in range(p + 1) if visible is None or visible[b, j]]
+                for j in seen:
+                    faded = log_forget[b, h, [t for t in range(j + 1, p + 1) if t in seen]].sum()
+                    score = q[b, h, i] @ k[b, h // groups, j] / q.shape[-1] ** 0.5
+                    if settings.activation == "softmax":
+                        weight = torch.exp(score + faded)
+                    else:
+                        weight = score.relu() ** (2 if settings.activation == "relu_squared" else 1) * faded.exp()
+                        weight = weight / (gamma[h] * (len(seen) / 2) ** settings.alpha)
+                    total, mass = total + weight * v[b, h // groups, j], mass + weight
+                if settings.activation == "softmax" or settings.norm == "mass":
+                    total = total / (mass if mass > 0 else 1)
+                rows.append(total if seen else torch.zeros_like(q[b, h, i]))
+    return torch.stack(rows).view_as(q)
+
+
+FORGETTING = [
+    MemorySettings("relu", forget=0.0),
+    MemorySettings("relu_squared", alpha=1.0, forget=0.0),
+    MemorySettings("relu", norm="mass", forget=0.0),
+    MemorySettings("softmax", alpha=0.0, gamma="none", forget=0.0),
+]
+PADDING = {"none": None, "left": torch.arange(7) >= torch.tensor([[0], [2]])}
+
+
+@pytest.mark.parametrize("padding", PADDING.values(), ids=PADDING.keys())
+@pytest.mark.parametrize("n", [1, 3, 7])
+@pytest.mark.parametrize("settings", FORGETTING, ids=lambda x: f"{x.activation}, {x.norm}")
+class TestForgetting:
+    def case(self, n, padding):
+        q, k, v = case(n=n, m=7)
+        log_forget = torch.nn.functional.logsigmoid(torch.randn(2, 4, 7, dtype=torch.float64))
+        if padding is not None:
+            log_forget = log_forget.masked_fill(~padding[:, None], 0.0)
+        gamma = torch.rand(4, dtype=torch.float64) + 0.5
+        return [x.requires_grad_() for x in (q, k, v, log_forget, gamma)]
+
+    def test_is_what_the_definition_says(self, settings, n, padding):
+        q, k, v, log_forget, gamma = inputs = self.case(n, padding)
+        scale = {} if settings.activation == "softmax" else {"gamma": gamma}
+        found, _ = lookup(q, k, v, settings, log_forget=log_forget, causal=True, key_mask=padding, **scale)
+        expected = slow_forgetting(q, k, v, settings, gamma, log_forget, padding)
+        torch.testing.assert_close(found, expected)
+        upstream = torch.randn_like(found)
+        if settings.norm == "mass" or settings.activation == "softmax":
+            inputs = inputs[:-1]  # gamma cancels
+        grads = (torch.autograd.grad(x, inputs, upstream) for x in (found, expected))
+        for grad, want in zip(*grads, strict=True):
+            torch.testing.assert_close(grad, want)
+
+    def test_in_a_store_with_room_for_more(self, settings, n, padding):
+        """Queries that stand before the room see what they would see without it, one alone and several at once."""
+        q, k, v, log_forget, gamma = (x.detach() for x in self.case(n, padding))
+        scale = {} if settings.activation == "softmax" else {"gamma": gamma}
+        expected = slow_forgetting(q, k, v, settings, gamma, log_forget, padding)
+        roomy = [torch.nn.functional.pad(x, (0, 0, 0, 4)) for x in (k, v)]
+        mask = None if padding is None else torch.nn.functional.pad(padding, (0, 4))
+        options = {"limit": torch.arange(7 - n, 7), "key_mask": mask, **scale}
+        gates = torch.nn.functional.pad(log_forget, (0, 4))
+        with torch.no_grad():
+            torch.testing.assert_close(lookup(q, *roomy, settings, log_forget=gates, **options)[0], expected)
+        out, stats = lookup(q, *roomy, settings, log_forget=gates, return_stats=True, **options)
+        torch.testing.assert_close(out, expected)
+        assert stats.mass.shape == (2, 4, n)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gates_that_are_open_change_nothing(activation):
+    q, k, v = case(n=5, m=9)
+    plain, _ = lookup(q, k, v, MemorySettings(activation), causal=True)
+    gates = torch.zeros(2, 4, 9, dtype=torch.float64)
+    found, _ = lookup(q, k, v, MemorySettings(activation, forget=0.0), causal=True, log_forget=gates)
+    torch.testing.assert_close(found, plain)
+
+
+@pytest.mark.parametrize("activation", [x for x in ACTIVATIONS if x != "sigmoid"])  # its weights know n
+def test_a_token_may_forget_all_but_itself(activation):
+    q, k, v = case(n=1, m=9)
+    gates = torch.zeros(2, 4, 9, dtype=torch.float64)
+    gates[..., -1] = -1e3
+    found, _ = lookup(q, k, v, MemorySettings(activation, alpha=0.0, forget=0.0), causal=True, log_forget=gates)
+    alone, _ = lookup(q, k[:, :, -1:], v[:, :, -1:], MemorySettings(activation, alpha=0.0))
+    torch.testing.assert_close(found, alone)
+
+
+def test_weights_of_a_memory_that_forgets_need_its_gates():
+    q, k, _ = case()
+    with pytest.raises(ValueError, match=r"fades must be given where settings.forget is 0.0, got None"):
+        weights_of(q, k, MemorySettings(forget=0.0), causal=True)

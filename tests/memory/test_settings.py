@@ -10,6 +10,13 @@ def test_survive_a_configuration(activation):
     assert MemorySettings.of("cross", settings.to_dict()) == settings
 
 
+def test_those_of_an_earlier_version_have_none_of_the_later_parts():
+    saved = {"activation": "relu", "alpha": 0.5, "gamma": "learned", "norm": "none", "bias": None, "temperature": 1.0}
+    settings = MemorySettings.of("cross", saved | {"query_key_norm": False, "slots": 0})
+    assert settings == MemorySettings()
+    assert (settings.forget, settings.token_shift, settings.output_gate) == (None, False, False)
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -18,12 +25,20 @@ def test_survive_a_configuration(activation):
         ({"alpha": "half"}, r"cross\.alpha must be a number >= 0, got 'half'"),
         ({"gamma": 3.0}, r"cross\.gamma must be one of none, fixed, learned, shared, got 3\.0"),
         ({"norm": "mass", "activation": "gelu"}, r"cross\.norm must not be 'mass' for gelu, whose weights may be neg"),
-        ({"norm": "batch"}, r"cross\.norm must be one of none, mass, layer, gated, got 'batch'"),
+        ({"norm": "batch"}, r"cross\.norm must be one of none, mass, layer, rms, gated, got 'batch'"),
         ({"bias": "yes"}, r"cross\.bias must be None or a number, got 'yes'"),
         ({"temperature": 0, "activation": "softmax"}, r"cross\.temperature must be a positive number, got 0"),
         ({"temperature": 2.0}, r"cross\.temperature must be 1 unless activation is one of softmax, .*, got 2\.0"),
         ({"slots": -1}, r"cross\.slots must be an int >= 0, got -1"),
         ({"query_key_norm": 1}, r"cross\.query_key_norm must be True or False, got 1"),
+        ({"forget": "yes"}, r"cross\.forget must be None or a number, got 'yes'"),
+        ({"forget": float("inf")}, r"cross\.forget must be None or a number, got inf"),
+        (
+            {"forget": 0.0, "slots": 3},
+            r"cross\.forget must be None beside slots, which are no tokens to fade, .*",
+        ),
+        ({"token_shift": None}, r"cross\.token_shift must be True or False, got None"),
+        ({"output_gate": 0.5}, r"cross\.output_gate must be True or False, got 0\.5"),
         ({"alhpa": 1}, r"cross\.alhpa is no memory setting; there are activation, alpha, .*"),
         ("relu", r"cross must be a mapping of memory settings, got 'relu'"),
     ],

@@ -48,6 +48,7 @@ def attention_rows(
     source = x if context is None else context
     q, k = module.query(x), module.key(source)  # (B, N, H * D), (B, M, Hk * D)
     group = module.heads // module.key_heads
+    gates = None if module.forget is None else module.forget(x).double()  # (B, H, N)
     heads = []
     for h in range(module.heads):
         rows = []
@@ -58,6 +59,7 @@ def attention_rows(
                 if query_mask is not None and not query_mask[b, i]:
                     continue
                 seen = [] if module.slots is None else [slot.double() for slot in module.slots.keys[h // group]]
+                faded = [0.0] * len(seen)
                 for j, key in keys:
                     if key_mask is not None and not key_mask[b, j]:
                         continue
@@ -66,12 +68,17 @@ def attention_rows(
                     if module.causal and attn_mask is None and j > i + len(keys) - x.shape[1]:
                         continue
                     seen.append(key)
+                    faded.append(0.0 if gates is None else float(gates[b, h, j + 1 : i + 1].sum()))
                 bias = 0.0 if module.bias is None else float(module.bias[h])
                 query = q[b, i, h * d : (h + 1) * d].double()
                 scores = [float(query @ key) / math.sqrt(d) / settings.temperature + bias for key in seen]
                 gamma = 1.0 if module.gamma() is None else float(module.gamma()[h])
                 divisor = gamma * (len(seen) / 2) ** settings.alpha
-                rows.append([w / divisor for w in activate(scores, settings.activation, len(seen))])
+                if settings.activation in NORMALISED:
+                    scores = [s + f for s, f in zip(scores, faded, strict=True)]
+                    faded = [0.0] * len(scores)
+                weights = activate(scores, settings.activation, len(seen))
+                rows.append([w * math.exp(f) / divisor for w, f in zip(weights, faded, strict=True)])
         heads.append(rows)
     return heads
 

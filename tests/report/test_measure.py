@@ -70,6 +70,13 @@ def test_attention_as_defined(case):
     check(attention(**of_module), inputs(**of_inputs), rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.parametrize("activation", ["relu", "softmax", "relu_squared", "entmax15"])
+@pytest.mark.parametrize("case", [{}, {"key_heads": 1}, {"padding": True}], ids=str)
+def test_attention_that_forgets(activation, case):
+    module = attention(activation, causal=True, forget=0.5, key_heads=case.get("key_heads"))
+    check(module, inputs(queries=9, padding=case.get("padding", False)), rel=1e-4, abs=1e-6)
+
+
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_every_activation(activation):
     more = {"temperature": 0.5} if activation == "softmax" else {"bias": 0.2}

@@ -42,6 +42,6 @@ def write_experiment(folder: Path, arms: dict[str, dict[str, Any]]) -> tuple[Pat
     return path, log
 
 
-def records(out: Path) -> dict[str, dict[str, Any]]:
-    found = [json.loads(path.read_bytes()) for path in sorted((out / "cells" / "own").glob("*.json"))]
+def records(out: Path, study: str = "own") -> dict[str, dict[str, Any]]:
+    found = [json.loads(path.read_bytes()) for path in sorted((out / "cells" / study).glob("*.json"))]
     return {f"{record['arm']} {record['seed']}": record for record in found}

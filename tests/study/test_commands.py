@@ -11,17 +11,21 @@ from pathlib import Path
 import pytest
 
 from tests.study.own import records, write_experiment
+from tests.study.vision.pictures import write_folder
 from tests.test_cli import run
 
 REFUSED = {
     "unknown experiment": (["atention"], "there is no experiment 'atention'; did you mean attention?"),
-    "nothing near": (["zzz"], "there is no experiment 'zzz'; there are approximation, attention, centralisation"),
+    "nothing near": (["zzz"], "there is no experiment 'zzz'; there are approximation, attempts, attention,"),
     "unknown arm": (["ffn", "--arm", "softmaxx"], "there is no arm 'softmaxx'; did you mean softmax?"),
     "unknown scale": (["--scale", "huge"], "--scale takes smoke, laptop, gpu, got 'huge'"),
     "no corpus": (["--corpus", "/nowhere"], "/nowhere is no folder of reluformer data prepare"),
     "test set without corpus": (["--test", "x.jsonl"], "--test needs --corpus"),
     "no file to add": (["--add", "/nowhere.py"], "/nowhere.py is no Python file"),
     "no experiment in it": (["--add", __file__], "test_commands.py has no EXPERIMENT = Experiment(...)"),
+    "text for nobody": (["ffn", "--text", __file__], "--text is for the experiment language, which is not asked for"),
+    "no text": (["language", "--text", "/nowhere.txt"], "--text: /nowhere.txt is no file"),
+    "no images": (["vision", "--images", "/nowhere"], "--images: /nowhere is no folder"),
     "no cell": (["--cell", __file__], "test_commands.py is no cell of a study"),
     "no seeds": (["--seeds", "0"], "--seeds"),
     "a file for a folder": (["--out", __file__], "test_commands.py: File exists"),
@@ -37,6 +41,22 @@ def test_wrong_argument_is_one_line(
     assert (status, out) == (2, "")
     assert words in err
     assert err.count("\n") == 1
+
+
+def test_own_text_and_images(capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path) -> None:
+    text = tmp_path / "novel.txt"
+    text.write_text("".join(f"It was the year {i}, and nothing had happened yet.\n" for i in range(500)))
+    images = write_folder(tmp_path / "photos")
+    arms = ["--arm", "relu, gate, 1x", "--arm", "relu, alpha 1"]
+    command = ["study", "language", "vision", "--text", str(text), "--images", str(images), *arms, "--out", str(out)]
+    assert run(capsys, *command, "--jobs", "1")[0] == 0
+    (cell,), (other,) = records(out, "language").values(), records(out, "vision").values()
+    assert (cell["status"], other["status"]) == ("done", "done")
+    assert (cell["settings"]["data"], other["settings"]["data"]) == (str(text), str(images))
+    (path,) = (out / "cells" / "language").glob("*.json")
+    assert run(capsys, "study", "--cell", str(path), "--out", str(tmp_path / "again"))[0] == 0
+    (again,) = records(tmp_path / "again", "language").values()
+    assert again["result"]["nll"] == cell["result"]["nll"]
 
 
 def test_own_experiment_with_cells_that_fail(capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path) -> None:

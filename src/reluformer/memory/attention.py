@@ -7,17 +7,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reluformer.memory.forgetting import ForgetGate, pack, unpack
 from reluformer.memory.lookup import lookup, up_to
 from reluformer.memory.norms import output_norm
 from reluformer.memory.persistent import PersistentMemory
 from reluformer.memory.scale import Gamma
 from reluformer.memory.settings import SOFTMAX_ATTENTION, MemorySettings
+from reluformer.memory.shift import TokenShift
 from reluformer.ops import AttentionStats
 from reluformer.ops.attention import ReturnStats
 from reluformer.ops.visibility import UNBOUNDED, Band, count_visible
 
 Rotation = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Store = Callable[[Callable[[], tuple[Tensor, Tensor]]], tuple[Tensor, Tensor]]
+Carry = Callable[[Tensor], Tensor | None]
 
 
 class Attention(nn.Module):
@@ -52,6 +55,9 @@ class Attention(nn.Module):
             raise ValueError(f"heads must divide the width {width}, got {heads}")
         if heads % key_heads:
             raise ValueError(f"key_heads must divide the {heads} heads, got {key_heads}")
+        for name, part in (("forget", settings.forget is not None), ("token_shift", settings.token_shift)):
+            if part and not causal:
+                raise ValueError(f"{name} needs causal attention, got {getattr(settings, name)!r} where it is not")
         self.heads, self.key_heads, self.head_dim = heads, key_heads, width // heads
         self.settings, self.causal = settings, causal
         self.query = nn.Linear(width, width)
@@ -60,11 +66,14 @@ class Attention(nn.Module):
         self.output = nn.Linear(width, width)
         self.gamma = Gamma(settings, heads)
         self.bias = None if settings.bias is None else nn.Parameter(torch.full((heads,), float(settings.bias)))
-        self.norm = output_norm(settings, width)
+        self.norm = output_norm(settings, width, heads)
         normed = settings.query_key_norm
         self.query_norm = nn.RMSNorm(self.head_dim) if normed else None
         self.key_norm = nn.RMSNorm(self.head_dim) if normed else None
         self.slots = PersistentMemory(key_heads, settings.slots, self.head_dim) if settings.slots else None
+        self.forget = None if settings.forget is None else ForgetGate(width, heads, settings.forget)
+        self.shift = TokenShift(width, key_heads) if settings.token_shift else None
+        self.gate = nn.Linear(width, width, bias=False) if settings.output_gate else None
 
     def forward(
         self,
@@ -77,6 +86,7 @@ class Attention(nn.Module):
         limit: Tensor | None = None,
         rotate: Rotation | None = None,
         store: Store | None = None,
+        carry: Carry | None = None,
         return_stats: ReturnStats = False,
     ) -> tuple[Tensor, AttentionStats | None]:
         """Look up ``x (B, N, width)``; returns the output and, if asked, the statistics of its rows, ``(B, H, N)``.
@@ -92,17 +102,23 @@ class Attention(nn.Module):
                 and zeros there.
             rotate: Turns queries and keys by their positions.
             store: Given how to make keys and values, returns all of them: a cache. Where these have fewer rows than the
-                batch, as many rows of the batch one after another share one, and there are no statistics.
+                batch, as many rows of the batch one after another share one, and there are no statistics. Keys of a
+                memory that forgets carry their gates with them, in further channels.
+            carry: Given the keys and values of ``x`` before their token shift, ``(B, Hk, N, 2 D)``, keeps the last and
+                returns those of the token before the first, ``(B, Hk, 1, 2 D)``, or None where there is none.
             return_stats: Whether to compute the statistics, as in :func:`~reluformer.relu_attention`.
         """
-        call = self._call(x, context, key_mask, attn_mask, limit, rotate, store)
+        call = self._call(x, context, key_mask, attn_mask, limit, rotate, store, carry)
         shared = call["q"].shape[0] // call["k"].shape[0]
         if shared > 1:
             out, stats = self._look_up_shared(call, shared), None
         else:
             out, stats = self._look_up(call, return_stats)
         out = out.transpose(1, 2).flatten(2)  # (B, N, width)
-        return self.output(out if self.norm is None else self.norm(out)), stats
+        out = out if self.norm is None else self.norm(out)
+        if self.gate is not None:
+            out = out * torch.sigmoid(self.gate(x))
+        return self.output(out), stats
 
     def count(self, n: int, m: int, key_mask: Tensor | None, device: torch.device) -> Tensor:
         """How many keys each of ``n`` queries sees among ``m`` and the learned slots: broadcasts to ``(B, H, N)``."""
@@ -118,22 +134,31 @@ class Attention(nn.Module):
         limit: Tensor | None,
         rotate: Rotation | None,
         store: Store | None,
+        carry: Carry | None = None,
     ) -> dict[str, Any]:
         """What the lookup takes."""
         q = self._split(self.query(x), self.query_norm)  # (B, H, N, D)
+        log_forget = None if self.forget is None else self.forget(x)  # (B, H, N)
 
         def make() -> tuple[Tensor, Tensor]:
             nonlocal q
             source = x if context is None else context
-            k, v = self._split(self.key(source), self.key_norm), self._split(self.value(source))  # (B, Hk, M, D)
+            k, v = self._split(self.key(source)), self._split(self.value(source))  # (B, Hk, M, D)
+            if self.shift is not None:
+                k, v = self._shift(self.shift, x, k, v, key_mask, carry)
+            k = k if self.key_norm is None else self.key_norm(k)
             if rotate is not None:
                 q, k = rotate(q, k)
-            return k, v
+            return (k, v) if log_forget is None or store is None else (pack(k, log_forget), v)
 
         k, v = make() if store is None else store(make)
+        if log_forget is not None and store is not None:
+            k, log_forget = unpack(k, self.head_dim, self.heads)
         if key_mask is not None and key_mask.shape[1] < k.shape[2]:
             key_mask = F.pad(key_mask, (0, k.shape[2] - key_mask.shape[1]))  # room that is not used yet
-        if limit is not None and (self.slots is not None or key_mask is not None):
+        if log_forget is not None and key_mask is not None:
+            log_forget = log_forget.masked_fill(~key_mask[:, None], 0.0)  # padding makes nothing fade
+        if limit is not None and self.slots is not None:
             attn_mask, limit = up_to(limit, k.shape[2]), None
         if self.slots is not None:
             k, v, key_mask, attn_mask = self.slots(k, v, key_mask, attn_mask)
@@ -142,7 +167,7 @@ class Attention(nn.Module):
         return {
             "q": q, "k": k, "v": v, "settings": self.settings, "gamma": self.gamma(), "bias": self.bias,
             "causal": self.causal and attn_mask is None and limit is None,
-            "key_mask": key_mask, "attn_mask": attn_mask, "limit": limit,
+            "key_mask": key_mask, "attn_mask": attn_mask, "limit": limit, "log_forget": log_forget,
         }  # fmt: skip
 
     def _look_up(self, call: dict[str, Any], return_stats: ReturnStats = False) -> tuple[Tensor, AttentionStats | None]:
@@ -161,6 +186,16 @@ class Attention(nn.Module):
         out, _ = self._look_up(call | {"q": q, "key_mask": None if key_mask is None else key_mask[::shared]})
         return out.view(-1, heads, shared, n, d).transpose(1, 2).reshape(-1, heads, n, d)
 
+    @staticmethod
+    def _shift(
+        shift: TokenShift, x: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, carry: Carry | None
+    ) -> tuple[Tensor, Tensor]:
+        kv = torch.cat([k, v], dim=-1)  # (B, Hk, N, 2 D)
+        if key_mask is not None:  # before the first token there are zeros, whatever pads it
+            kv = kv.masked_fill(~key_mask[:, None, -kv.shape[2] :, None], 0.0)
+        first, second = shift(x, kv, None if carry is None else carry(kv)).chunk(2, dim=-1)
+        return first, second
+
     def _split(self, x: Tensor, norm: nn.Module | None = None) -> Tensor:
         x = x.view(*x.shape[:-1], -1, self.head_dim).transpose(1, 2)  # (B, N, H * D) -> (B, H, N, D)
         return x if norm is None else norm(x)
@@ -171,7 +206,8 @@ class Attention(nn.Module):
     ) -> None:
         """Let gamma take in the mean mass of these rows, those of ``query_mask (B, N)``; options of :meth:`forward`."""
         options.pop("return_stats", None)
-        options = {"key_mask": None, "attn_mask": None, "limit": None, "rotate": None} | options | {"store": None}
+        options = {"key_mask": None, "attn_mask": None, "limit": None, "rotate": None} | options
+        options |= {"store": None, "carry": None}
         _, stats = lookup(**self._call(x, context, **options), return_stats="mass_entropy")
         assert stats is not None
         self.gamma.take_in(stats.mass, query_mask)

@@ -18,6 +18,7 @@ from reluformer.ops.intervals import EPS, WIDE, Interval, add, affine, products,
 from reluformer.ops.visibility import UNBOUNDED, Band, band_mask
 
 BOUNDED = (*FUSED, "softmax")
+PLAIN = {"query_key_norm": False, "forget": None, "token_shift": False, "output_gate": False}
 
 
 def linear_bounds(layer: nn.Linear, x: Interval) -> Interval:
@@ -54,8 +55,9 @@ def attention_bounds(
     check_bounded(settings)
     if attention.softmax_share is not None:
         raise ValueError("bounds need a memory as it is after training, got softmax_share")
-    if settings.query_key_norm:
-        raise ValueError("bounds need query_key_norm = False, got True")
+    for name, neutral in PLAIN.items():
+        if getattr(settings, name) != neutral:
+            raise ValueError(f"bounds need {name} = {neutral}, got {getattr(settings, name)}")
     source = x if context is None else context
     groups = attention.heads // attention.key_heads
     q = _split(linear_bounds(attention.query, x), attention.heads)  # (B, H, N, D)

@@ -6,7 +6,7 @@ scores that are standard normal, which a model applies when it is made, and a ba
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,27 +23,42 @@ STEPS = 4001  # of the numeric integral over the normal distribution, between -8
 
 @functools.cache
 def expected_mass(settings: MemorySettings, keys: int, causal: bool = False) -> float:
-    """Mean mass of a row at gamma 1, if its scores are standard normal and it sees ``keys`` keys (causal: up to)."""
+    """Mean mass of a row at gamma 1, if its scores are standard normal and it sees ``keys`` keys (causal: up to).
+
+    With a forget gate its logits are standard normal too, plus its bias, and independent of each other.
+    """
     with torch.device("cpu"):  # a model may be in the making on the meta device
         return _expected_mass(settings, keys, causal)
 
 
 def _expected_mass(settings: MemorySettings, keys: int, causal: bool) -> float:
     counts = torch.arange(1 if causal else keys, keys + 1, dtype=torch.float64)
+    kept = counts if settings.forget is None else _kept(settings.forget, counts)
     if settings.activation in NORMALISED:
         sums = torch.ones_like(counts)
     elif settings.activation == "sigmoid":
-        sums = torch.stack([c * _mean(settings, float(c)) for c in counts])
+        sums = torch.stack([k * _mean(settings, float(c)) for k, c in zip(kept, counts, strict=True)])
     else:
-        sums = counts * _mean(settings, float(keys))
+        sums = kept * _mean(settings, float(keys))
     return float((sums / (counts / 2) ** settings.alpha).mean())
 
 
 def _mean(settings: MemorySettings, count: float) -> Tensor:
     """Mean weight of a standard normal score, plus the bias."""
+    return _normal_mean(lambda z: weigh(z + (settings.bias or 0.0), settings.activation, count))
+
+
+def _kept(bias: float, counts: Tensor) -> Tensor:
+    """How many keys of so many a forget gate leaves: a key ``d`` tokens back keeps the mean gate to the power ``d``."""
+    gate = _normal_mean(lambda z: torch.sigmoid(z + bias))
+    kept = (gate ** torch.arange(int(counts.max()), dtype=counts.dtype)).cumsum(0)
+    return kept[counts.long() - 1]
+
+
+def _normal_mean(function: Callable[[Tensor], Tensor]) -> Tensor:
     z = torch.linspace(-8, 8, STEPS, dtype=torch.float64)
     density = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
-    return torch.trapezoid(density * weigh(z + (settings.bias or 0.0), settings.activation, count), z)
+    return torch.trapezoid(density * function(z), z)
 
 
 def start_gammas(model: nn.Module, length: int) -> None:

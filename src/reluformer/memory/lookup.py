@@ -2,7 +2,8 @@
 
     w_ij = activation(scale * q_i.k_j + bias_h) / (gamma_h * (n_i / 2) ** alpha)        h_i = sum_j w_ij v_j
 
-With ``norm="mass"`` a row is divided by the sum of its weights instead, in which all its factors cancel.
+A forget gate adds ``D_ij`` to the scores of an activation that normalises, and multiplies the weights of another by
+``exp(D_ij)``. With ``norm="mass"`` a row is divided by the sum of its weights instead, in which all its factors cancel.
 
 ReLU runs on the fused operator, softmax on PyTorch's own; the rest of the family is written out.
 """
@@ -14,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from reluformer.memory.activations import FUSED, weigh
+from reluformer.memory.activations import FUSED, NORMALISED, weigh
+from reluformer.memory.forgetting import decay
 from reluformer.memory.settings import MemorySettings
 from reluformer.ops import AttentionStats, relu_attention
 from reluformer.ops.attention import Backend, ReturnStats
@@ -38,6 +40,7 @@ def lookup(
     key_mask: Tensor | None = None,
     attn_mask: Tensor | None = None,
     limit: Tensor | None = None,
+    log_forget: Tensor | None = None,
     return_stats: ReturnStats = False,
     backend: Backend = "auto",
 ) -> tuple[Tensor, AttentionStats | None]:
@@ -45,7 +48,8 @@ def lookup(
 
     Masks are boolean, True = may be seen: ``key_mask (B, M)``, ``attn_mask`` broadcasts to ``(B, Hq, N, M)``; causal is
     bottom-right aligned. ``limit (N,)``, the last key that each query may see, takes the place of a mask where all keys
-    behind the last are zeros. ``gamma`` and ``bias`` are ``(Hq,)``. Returns the sums and, if asked, their statistics.
+    behind the last are zeros. ``gamma`` and ``bias`` are ``(Hq,)``. ``log_forget (B, Hq, M)`` is the logarithm of the
+    forget gate of every key's token. Returns the sums and, if asked, their statistics.
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     n = q.shape[2]
@@ -55,15 +59,19 @@ def lookup(
         and not torch.is_grad_enabled()
         and (n == 1 or (n <= FEW and not causal))
     )
-    if limit is not None and not (few_rows and n == 1 and bias is None):
+    fused = settings.activation in FUSED and (few_rows or causal or log_forget is None)
+    fades = None
+    if log_forget is not None and (few_rows or not fused):
+        fades = decay(log_forget, n, None if n == 1 else limit)  # (B, Hq, N, M); behind the limit nothing fades
+    if limit is not None and not (few_rows and n == 1 and bias is None and key_mask is None):
         attn_mask, limit = up_to(limit, k.shape[2]), None
-    if settings.activation in FUSED:
+    if fused:
         if few_rows:
-            return _few_rows(q, k, v, settings, gamma, bias, scale, key_mask, attn_mask, limit), None
+            return _few_rows(q, k, v, settings, gamma, bias, scale, key_mask, attn_mask, limit, fades), None
         by_mass = settings.norm == "mass"
         result = relu_attention(
             q, k, v, gamma=gamma, alpha=settings.alpha, power=FUSED[settings.activation], bias=bias, scale=scale,
-            causal=causal, key_padding_mask=key_mask, attn_mask=attn_mask, backend=backend,
+            causal=causal, key_padding_mask=key_mask, attn_mask=attn_mask, log_forget=log_forget, backend=backend,
             return_stats=return_stats or ("mass_entropy" if by_mass else False),
         )  # fmt: skip
         out, stats = result if isinstance(result, tuple) else (result, None)
@@ -73,12 +81,12 @@ def lookup(
             out, stats = _over_mass(out, mass), AttentionStats((mass > TINY).to(mass), *stats[1:])
         return out, stats if return_stats else None
     if settings.activation == "softmax" and not return_stats:
-        out = _softmax(q, k, v, scale / settings.temperature, causal, key_mask, attn_mask)
+        out = _softmax(q, k, v, scale / settings.temperature, causal, key_mask, attn_mask, fades)
         if settings.norm == "mass" or (settings.alpha == 0 and gamma is None):
             return out, None
         factor = _row_factor(settings.alpha, gamma, _count(q, k, causal, key_mask, attn_mask))
         return out * factor.to(out.dtype), None
-    return _written_out(q, k, v, settings, gamma, bias, scale, causal, key_mask, attn_mask, bool(return_stats))
+    return _written_out(q, k, v, settings, gamma, bias, scale, causal, key_mask, attn_mask, fades, bool(return_stats))
 
 
 def weights_of(
@@ -92,8 +100,14 @@ def weights_of(
     causal: bool = False,
     key_mask: Tensor | None = None,
     attn_mask: Tensor | None = None,
+    fades: Tensor | None = None,
 ) -> Tensor:
-    """The weights themselves, ``(B, Hq, N, M)``, in float32 or wider: for looking at, a few rows at a time."""
+    """The weights themselves, ``(B, Hq, N, M)``, in float32 or wider: for looking at, a few rows at a time.
+
+    ``fades (B, Hq, N, M)`` is ``D`` of a memory that forgets, see :func:`~reluformer.memory.forgetting.decay`.
+    """
+    if settings.forget is not None and fades is None:
+        raise ValueError(f"fades must be given where settings.forget is {settings.forget!r}, got None")
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     wide = torch.promote_types(q.dtype, torch.float32)
     n, m = q.shape[2], k.shape[2]
@@ -103,7 +117,11 @@ def weights_of(
         scores = scores + bias.to(wide)[:, None, None]
     visible = _visible(n, m, causal, key_mask, attn_mask, q.device)
     count = _count(q, k, causal, key_mask, attn_mask).to(wide)
+    if fades is not None and settings.activation in NORMALISED:
+        scores = scores + fades.to(wide)
     weights = weigh(scores, settings.activation, count, visible)
+    if fades is not None and settings.activation not in NORMALISED:
+        weights = weights * fades.to(wide).exp()
     weights = weights * _row_factor(settings.alpha, gamma, count)
     return _over_mass(weights, weights.sum(-1)) if settings.norm == "mass" else weights
 
@@ -161,6 +179,7 @@ def _few_rows(
     key_mask: Tensor | None,
     attn_mask: Tensor | None,
     limit: Tensor | None,
+    fades: Tensor | None,
 ) -> Tensor:
     """A step of decoding: so little to compute that launches take the time, and these are the fewest."""
     b, heads, n, d = q.shape
@@ -179,6 +198,8 @@ def _few_rows(
         weights.view(b, heads, n, m).masked_fill_(~visible, 0.0)
     if power == 2:
         weights = weights.square()
+    if fades is not None:
+        weights.view(b, heads, n, m).mul_(fades.exp())
     out = torch.bmm(weights, v.reshape(b * key_heads, m, d)).view(b, heads, n, d)
     if settings.norm == "mass":  # all other factors of a row cancel
         wide = torch.promote_types(weights.dtype, torch.float32)
@@ -192,19 +213,29 @@ def _few_rows(
 
 
 def _softmax(
-    q: Tensor, k: Tensor, v: Tensor, scale: float, causal: bool, key_mask: Tensor | None, attn_mask: Tensor | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    causal: bool,
+    key_mask: Tensor | None,
+    attn_mask: Tensor | None,
+    fades: Tensor | None,
 ) -> Tensor:
     n, m = q.shape[2], k.shape[2]
     grouped = q.shape[1] != k.shape[1]
-    if key_mask is None and attn_mask is None and (not causal or n in (1, m)):
+    if fades is None and key_mask is None and attn_mask is None and (not causal or n in (1, m)):
         if n == 1:  # a branch: of a length that torch.compile leaves open, "n > 1" is no bool, which breaks its graph
             causal = False
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale, enable_gqa=grouped)
     visible = _visible(n, m, causal, key_mask, attn_mask, q.device)
-    assert visible is not None
+    if visible is None:
+        visible = torch.ones(1, 1, n, m, dtype=torch.bool, device=q.device)
     # A row that sees nothing is NaN in some of PyTorch's kernels: let it see everything, then take it away.
     some = visible.any(-1, keepdim=True)
     mask = (visible | ~some).expand(q.shape[0], -1, n, m)
+    if fades is not None:
+        mask = fades.masked_fill(~mask, -torch.inf).to(q.dtype)
     with sdpa_kernel(MASKED) if q.is_cuda else nullcontext():
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=grouped)
     return out.masked_fill(~some, 0.0)
@@ -221,11 +252,13 @@ def _written_out(
     causal: bool,
     key_mask: Tensor | None,
     attn_mask: Tensor | None,
+    fades: Tensor | None,
     return_stats: bool,
 ) -> tuple[Tensor, AttentionStats | None]:
     weights = weights_of(
-        q, k, settings, gamma=gamma, bias=bias, scale=scale, causal=causal, key_mask=key_mask, attn_mask=attn_mask
-    )
+        q, k, settings, gamma=gamma, bias=bias, scale=scale, causal=causal, key_mask=key_mask, attn_mask=attn_mask,
+        fades=fades,
+    )  # fmt: skip
     out = weights.to(v.dtype) @ v.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     if not return_stats:
         return out, None

@@ -1,6 +1,7 @@
 """Norms of a memory's output, on the value sum."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reluformer.memory.settings import MemorySettings
@@ -20,8 +21,23 @@ class GatedRMSNorm(nn.Module):
         return torch.sigmoid(self.gate * x) * normed
 
 
-def output_norm(settings: MemorySettings, width: int) -> nn.Module | None:
+class HeadRMSNorm(nn.RMSNorm):
+    """RMS norm of every head by itself, with a gain for each of its entries."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__(width)
+        self.heads = heads
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Norm the heads that lie side by side in the last dimension."""
+        heads = x.view(*x.shape[:-1], self.heads, -1)
+        return F.rms_norm(heads, heads.shape[-1:], None, self.eps).flatten(-2) * self.weight
+
+
+def output_norm(settings: MemorySettings, width: int, heads: int = 1) -> nn.Module | None:
     """The norm that the settings ask for; None rather than an identity, whose calls add up when decoding."""
     if settings.norm == "layer":
         return nn.LayerNorm(width)
+    if settings.norm == "rms":
+        return HeadRMSNorm(width, heads)
     return GatedRMSNorm(width) if settings.norm == "gated" else None

@@ -10,7 +10,7 @@ from typing import Any
 from reluformer.memory.activations import ACTIVATIONS, NORMALISED
 
 GAMMAS = ("none", "fixed", "learned", "shared")
-NORMS = ("none", "mass", "layer", "gated")
+NORMS = ("none", "mass", "layer", "rms", "gated")
 SIGNED = ("gelu", "identity")  # whose weights may be negative, hence sum to anything
 
 
@@ -25,12 +25,16 @@ class MemorySettings:
             learned, of all heads. It starts where the mean row of weights sums to 1 (see
             :func:`~reluformer.memory.calibrate`).
         norm: Of the value sum: ``"none"``, ``"mass"`` for division by the sum of the weights, which makes every row a
-            distribution (gamma and alpha cancel), ``"layer"`` for a layer norm, ``"gated"`` for ReLA's RMS norm with a
-            gate.
+            distribution (gamma and alpha cancel), ``"layer"`` for a layer norm, ``"rms"`` for an RMS norm of every head
+            by itself, ``"gated"`` for ReLA's RMS norm with a gate.
         bias: Where a learned bias of the score starts, per head (per slot in a :class:`KeyValueMemory`); None for none.
         temperature: Divides the scores of an activation that normalises: softmax, sparsemax, entmax15.
         query_key_norm: Whether queries and keys are brought to unit RMS per head, with a learned gain.
         slots: Learned slots: all that a :class:`KeyValueMemory` has; in :class:`Attention`, beside the sequence's own.
+        forget: Where the bias of a forget gate starts, see :mod:`~reluformer.memory.forgetting`; None for no gate.
+        token_shift: Whether keys and values are mixed with those of the token before, see
+            :mod:`~reluformer.memory.shift`.
+        output_gate: Whether the output, once normed, is multiplied by ``sigmoid(W x)``.
     """
 
     activation: str = "relu"
@@ -41,6 +45,9 @@ class MemorySettings:
     temperature: float = 1.0
     query_key_norm: bool = False
     slots: int = 0
+    forget: float | None = None
+    token_shift: bool = False
+    output_gate: bool = False
 
     def __post_init__(self) -> None:
         _one_of("activation", self.activation, ACTIVATIONS)
@@ -50,12 +57,16 @@ class MemorySettings:
             raise ValueError(f"norm must not be 'mass' for {self.activation}, whose weights may be negative")
         _number("alpha", self.alpha, "a number >= 0", lambda x: 0 <= x < math.inf)
         _number("temperature", self.temperature, "a positive number", lambda x: 0 < x < math.inf)
-        if self.bias is not None:
-            _number("bias", self.bias, "None or a number", math.isfinite)
-        if not isinstance(self.query_key_norm, bool):
-            raise ValueError(f"query_key_norm must be True or False, got {self.query_key_norm!r}")
+        for name in ("bias", "forget"):
+            if getattr(self, name) is not None:
+                _number(name, getattr(self, name), "None or a number", math.isfinite)
+        for name in ("query_key_norm", "token_shift", "output_gate"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if isinstance(self.slots, bool) or not isinstance(self.slots, int) or self.slots < 0:
             raise ValueError(f"slots must be an int >= 0, got {self.slots!r}")
+        if self.slots and self.forget is not None:
+            raise ValueError(f"forget must be None beside slots, which are no tokens to fade, got {self.forget!r}")
         if self.temperature != 1 and self.activation not in NORMALISED:
             takers = ", ".join(NORMALISED)
             raise ValueError(f"temperature must be 1 unless activation is one of {takers}, got {self.temperature!r}")

@@ -3,6 +3,7 @@
 from transformers import (
     AutoConfig,
     AutoModel,
+    AutoModelForCausalLM,
     AutoModelForImageClassification,
     AutoModelForSeq2SeqLM,
     ViTImageProcessorPil,
@@ -17,11 +18,17 @@ from reluformer.models.images import (
     ReLUFormerImageOutput,
     image_processor,
 )
+from reluformer.models.language import ReLUFormerForCausalLM, ReLUFormerLanguageModel, ReLUFormerLanguageOutput
+from reluformer.models.language_configuration import ReLUFormerLanguageConfig
 from reluformer.models.reluformer import ReLUFormerForConditionalGeneration, ReLUFormerModel, ReLUFormerOutput
 
 AutoConfig.register(ReLUFormerConfig.model_type, ReLUFormerConfig, exist_ok=True)
 AutoModel.register(ReLUFormerConfig, ReLUFormerModel, exist_ok=True)
 AutoModelForSeq2SeqLM.register(ReLUFormerConfig, ReLUFormerForConditionalGeneration, exist_ok=True)
+
+AutoConfig.register(ReLUFormerLanguageConfig.model_type, ReLUFormerLanguageConfig, exist_ok=True)
+AutoModel.register(ReLUFormerLanguageConfig, ReLUFormerLanguageModel, exist_ok=True)
+AutoModelForCausalLM.register(ReLUFormerLanguageConfig, ReLUFormerForCausalLM, exist_ok=True)
 
 AutoConfig.register(ReLUFormerImageConfig.model_type, ReLUFormerImageConfig, exist_ok=True)
 AutoModel.register(ReLUFormerImageConfig, ReLUFormerImageModel, exist_ok=True)
@@ -30,11 +37,15 @@ AutoImageProcessor.register(ReLUFormerImageConfig, image_processor_classes={"pil
 
 __all__ = [
     "ReLUFormerConfig",
+    "ReLUFormerForCausalLM",
     "ReLUFormerForConditionalGeneration",
     "ReLUFormerForImageClassification",
     "ReLUFormerImageConfig",
     "ReLUFormerImageModel",
     "ReLUFormerImageOutput",
+    "ReLUFormerLanguageConfig",
+    "ReLUFormerLanguageModel",
+    "ReLUFormerLanguageOutput",
     "ReLUFormerModel",
     "ReLUFormerOutput",
     "image_processor",

@@ -9,6 +9,7 @@ from reluformer.memory.regulariser import Regulariser
 from reluformer.memory.settings import MemorySettings
 
 NORM_ORDERS = ("pre", "post")
+CAUSAL_PARTS = ("forget", "token_shift")  # which need an order of tokens, and more in a cache than keys and values
 
 
 class MemoryConfig(PreTrainedConfig):
@@ -31,6 +32,7 @@ class MemoryConfig(PreTrainedConfig):
     defaults: ClassVar[dict[str, MemorySettings]] = {}  # of every kind of site
     families: ClassVar[dict[str, MemorySettings]] = {}  # of the presets: their attention
     sizes: ClassVar[dict[str, dict[str, Any]]] = {}  # of the presets: fields, and ``slots`` for those of the FFN
+    ordered: ClassVar[tuple[str, ...]] = ()  # kinds of sites that may have the parts which need an order
 
     d_model: int = 512
     heads: int = 8
@@ -72,6 +74,15 @@ class MemoryConfig(PreTrainedConfig):
             raise ValueError(f"key_heads must divide heads = {self.heads}, got {self.key_heads}")
         if self.ffn and self.ffn["query_key_norm"]:
             raise ValueError("ffn.query_key_norm must be False: an FFN has neither queries nor keys to norm, got True")
+        if self.ffn and self.ffn["output_gate"]:
+            raise ValueError("ffn.output_gate must be False: it is a part of attention, got True")
+        for site in self.defaults:
+            for name in CAUSAL_PARTS if site not in self.ordered else ():
+                value, none = getattr(self, site)[name], None if name == "forget" else False
+                if value is not none:
+                    raise ValueError(
+                        f"{site}.{name} must be {none}: only attention in a language model can have it, got {value!r}"
+                    )
 
     def memory(self, site: str) -> MemorySettings:
         """The settings of a kind of site."""
@@ -84,7 +95,7 @@ class MemoryConfig(PreTrainedConfig):
         Two presets of one size differ in the memories of their attention alone. Changes are fields of the
         configuration; those of a site may be given in part: ``preset("reluformer-tiny", ffn={"slots": 64})``.
         """
-        family, _, size = name.partition("-")
+        family, _, size = name.rpartition("-")
         if family not in cls.families or size not in cls.sizes:
             known = ", ".join(f"{f}-{s}" for f in cls.families for s in cls.sizes)
             raise ValueError(f"preset must be one of {known}, got {name!r}")

@@ -1,4 +1,4 @@
-"""Through the layers of an encoder, and what the regulariser makes of their attention."""
+"""Through layers of self-attention, and what the regulariser makes of their attention."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,21 +20,27 @@ def encode(
     cost_of: CostOf,
     mask: Tensor | None = None,
     rotate: Rotation | None = None,
+    query_mask: Tensor | None = None,
+    **more: Any,
 ) -> tuple[Tensor, list[Tensor], Tensor | None]:
     """The stream ``x (B, N, width)`` after the layers, what entered each of them, and the sum of their costs.
 
-    ``mask (B, N)`` says which positions are no padding, and ``rotate`` turns queries and keys by their positions.
+    ``mask (B, M)`` says which keys are no padding, ``query_mask (B, N)`` which queries, where these are fewer or the
+    mask does not say, and ``rotate`` turns queries and keys by their positions. More options go to the layers.
     """
+    n = x.shape[1]
+    if query_mask is None and mask is not None:
+        query_mask = mask[:, -n:]
+    options = {"key_mask": mask, "query_mask": query_mask, "rotate": rotate, "return_stats": asked(regulariser), **more}
     entered, sites = [], []
     for layer in layers:
         entered.append(x)
-        x, stats = layer(x, key_mask=mask, query_mask=mask, rotate=rotate, return_stats=asked(regulariser))
+        x, stats = layer(x, **options)
         sites.append(stats)
     cost = None
     if regulariser is not None and sites:
         first: Any = layers[0]
-        n = x.shape[1]
-        cost = cost_of(regulariser, sites, first.self_attention.memory.count(n, n, mask, x.device), mask)
+        cost = cost_of(regulariser, sites, first.self_attention.memory.count(n, n, mask, x.device), query_mask)
     return x, entered, cost
 
 

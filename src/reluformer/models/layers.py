@@ -5,10 +5,10 @@ from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.cache_utils import Cache
+from transformers.cache_utils import Cache, LinearAttentionLayer
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from reluformer.memory.attention import Attention, Store
+from reluformer.memory.attention import Attention, Carry, Store
 from reluformer.memory.feedforward import KeyValueMemory
 from reluformer.models.base_configuration import MemoryConfig
 from reluformer.ops import AttentionStats
@@ -54,9 +54,11 @@ def feedforward(config: MemoryConfig) -> Sublayer | None:
 class EncoderLayer(GradientCheckpointingLayer):
     """Self-attention and an FFN."""
 
+    site = "encoder_self"
+
     def __init__(self, config: MemoryConfig) -> None:
         super().__init__()
-        self.self_attention = attention(config, "encoder_self")
+        self.self_attention = attention(config, self.site)
         self.ffn = feedforward(config)
 
     def forward(self, x: Tensor, **options: Any) -> tuple[Tensor, AttentionStats | None]:
@@ -65,6 +67,51 @@ class EncoderLayer(GradientCheckpointingLayer):
         if self.ffn is not None:
             x, _ = self.ffn(x)
         return x, stats
+
+
+class CausalLayer(EncoderLayer):
+    """Causal self-attention, whose keys and values a cache may keep, and an FFN."""
+
+    site = "decoder_self"
+
+    def __init__(self, config: MemoryConfig, index: int) -> None:
+        super().__init__(config)
+        self.index = index
+
+    def forward(
+        self, x: Tensor, *, past_key_values: Cache | None = None, **options: Any
+    ) -> tuple[Tensor, AttentionStats | None]:
+        """The stream ``(B, N, width)`` after the layer; the options, and the statistics, are the attention's."""
+        if past_key_values is not None:
+            options |= {"store": self._store(past_key_values), "carry": self._carry(past_key_values)}
+        return super().forward(x, **options)
+
+    def _store(self, cache: Cache) -> Store:
+        """Keys and values grow, and whoever finds none looks at its own: a static cache would return its room, too."""
+
+        def store(make: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+            made = make()
+            first = isinstance(past := cache.get_seq_length(self.index), int) and past == 0
+            kept = cache.update(*made, self.index)
+            return made if first else kept
+
+        return store
+
+    def _carry(self, cache: Any) -> Carry:
+        """What a token shift needs of the token before is kept as that of a convolution is."""
+
+        def carry(kv: Tensor) -> Tensor | None:
+            layer = cache.layers[self.index] if self.index < len(cache.layers) else None
+            if not isinstance(layer, LinearAttentionLayer):
+                raise ValueError(
+                    "past_key_values must have room for token_shift: make it from the model's configuration, "
+                    f"as in DynamicCache(config=model.config), got {type(cache).__name__} without"
+                )
+            n = kv.shape[2]
+            states = layer.update_conv_state(kv.transpose(2, 3), 0, conv_kernel_size=1)  # (B, Hk, 2 D, past + N)
+            return states[..., -n - 1 : -n].transpose(2, 3) if states.shape[-1] > n else None
+
+        return carry
 
 
 class DecoderLayer(GradientCheckpointingLayer):

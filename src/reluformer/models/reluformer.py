@@ -1,7 +1,5 @@
 """ReLUFormer: an encoder-decoder Transformer of memories, as a Hugging Face model."""
 
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,16 +11,16 @@ from transformers.cache_utils import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from reluformer.memory.attention import Rotation
 from reluformer.memory.calibration import start_gammas
 from reluformer.models.base import MemoryModel
+from reluformer.models.compressing import CompressedMixin
 from reluformer.models.configuration import ReLUFormerConfig
 from reluformer.models.encoding import asked, cost_of, encode
-from reluformer.models.layers import DecoderLayer, EncoderLayer, last_norm
+from reluformer.models.layers import DecoderLayer, EncoderLayer
 from reluformer.models.loss import IGNORED, token_losses
 from reluformer.models.masks import needed
-from reluformer.models.positions import Positions, positions_of, rotation
 from reluformer.models.stepping import StepCache, SteppingMixin, StoredLayer
+from reluformer.models.tokens import TokenStack
 
 
 @dataclass
@@ -45,7 +43,7 @@ class _ModelOutput(Seq2SeqModelOutput):
     regularisation: Tensor | None = None
 
 
-class ReLUFormerPreTrainedModel(MemoryModel):
+class ReLUFormerPreTrainedModel(CompressedMixin, MemoryModel):
     """What encoder, decoder and the whole have in common."""
 
     config: ReLUFormerConfig
@@ -53,33 +51,10 @@ class ReLUFormerPreTrainedModel(MemoryModel):
     _no_split_modules = ["EncoderLayer", "DecoderLayer"]  # noqa: RUF012, as the base class has it
 
 
-class _Side(ReLUFormerPreTrainedModel):
-    """What source and target have in common: embeddings, positions, layers and a last norm."""
+class _Side(TokenStack, ReLUFormerPreTrainedModel):
+    """What source and target have in common."""
 
-    main_input_name = "input_ids"
-
-    def __init__(self, config: ReLUFormerConfig, embed_tokens: nn.Embedding, layers: Iterable[nn.Module]) -> None:
-        super().__init__(config)
-        self.embed_tokens = embed_tokens
-        self.positions = Positions(config.positions, config.d_model, config.max_position_embeddings)
-        self.dropout = nn.Dropout(config.dropout)
-        self.layers = nn.ModuleList(layers)
-        self.norm = last_norm(config)
-        self.gradient_checkpointing = False
-        self.cost_of = cost_of
-        self.post_init()
-
-    def _enter(
-        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, mask: Tensor | None, past: int | Tensor = 0
-    ) -> tuple[Tensor, Rotation | None]:
-        """What enters the first layer, ``(B, N, width)``, and how its positions turn queries and keys, if they do."""
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("give either input_ids or inputs_embeds, and not both")
-        x: Tensor = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        position = positions_of(mask, past, x.shape[1], x.device)
-        x = self.dropout(self.positions(x * math.sqrt(self.config.d_model), position))
-        rotary = self.positions.kind == "rotary"
-        return x, rotation(position, self.config.d_model // self.config.heads) if rotary else None
+    config: ReLUFormerConfig
 
 
 class Encoder(_Side):

@@ -153,6 +153,8 @@ def _map(seen: Seen, sequence: int, head: int, rows: list[str], columns: list[st
     lookup["q"], lookup["k"] = lookup["q"][:, head, None], lookup["k"][:, head // group, None]  # (B, 1, N|M, D)
     for name in ("gamma", "bias"):
         lookup[name] = None if lookup[name] is None else lookup[name][head, None]
+    if lookup["log_forget"] is not None:
+        lookup["log_forget"] = lookup["log_forget"][:, head, None]  # (B, 1, M)
     mask = lookup["attn_mask"]
     if mask is not None and mask.shape[1] > 1:
         lookup["attn_mask"] = mask[:, head, None]

@@ -3,8 +3,10 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
+from reluformer.memory.forgetting import decay
 from reluformer.memory.lookup import up_to, weights_of
 from reluformer.ops.statistics import entropy_from_sums, row_sums
 from reluformer.ops.visibility import UNBOUNDED, Band, band_mask
@@ -35,7 +37,9 @@ def block(lookup: Mapping[str, Any], sequences: slice = slice(None), rows: slice
     """The weights of these rows of these sequences."""
     q, k = lookup["q"][sequences, :, rows], lookup["k"][sequences]  # (b, H, r, D), (b, Hk, M, D)
     visible = _visible(lookup, sequences, rows)
-    weights = weights_of(q, k, lookup["settings"], gamma=lookup["gamma"], bias=lookup["bias"], attn_mask=visible)
+    fades = _fades(lookup, sequences, rows)
+    options = {"gamma": lookup["gamma"], "bias": lookup["bias"], "fades": fades}
+    weights = weights_of(q, k, lookup["settings"], attn_mask=visible, **options)
     return Block(weights, visible, sequences, rows)
 
 
@@ -51,6 +55,15 @@ def _visible(lookup: Mapping[str, Any], sequences: slice, rows: slice) -> Tensor
     if lookup.get("limit") is not None:
         visible = visible & up_to(lookup["limit"][rows], k.shape[2])
     return visible
+
+
+def _fades(lookup: Mapping[str, Any], sequences: slice, rows: slice) -> Tensor | None:
+    """``D (b, H, r, M)`` of these rows in a memory that forgets; None in one that does not."""
+    log_forget, n, m = lookup.get("log_forget"), lookup["q"].shape[2], lookup["k"].shape[2]
+    if log_forget is None:
+        return None
+    places = lookup["limit"] if lookup.get("limit") is not None else torch.arange(m - n, m, device=log_forget.device)
+    return decay(log_forget[sequences], len(places[rows]), places[rows])
 
 
 def measure_rows(weights: Tensor, visible: Tensor) -> dict[str, Tensor]:

@@ -31,6 +31,10 @@ def study(
     test: Annotated[
         str, typer.Option(help="test documents for --corpus, as evaluate takes them; by default its validation data")
     ] = "",
+    text: Annotated[Path | None, typer.Option(help="a text file for the experiment language")] = None,
+    images: Annotated[
+        str, typer.Option(help="a folder of classes, or hf:NAME?split=train, for the experiment vision")
+    ] = "",
     arm: Annotated[
         list[str] | None, typer.Option(help="run these arms alone; the report has whatever is there; may be repeated")
     ] = None,
@@ -52,7 +56,7 @@ def study(
         if cell is not None:
             _again(cell, corpus, out)
         else:
-            _study(names or [], scale, corpus, test, arm or [], seeds, out, jobs, add or [])
+            _study(names or [], scale, corpus, test, text, images, arm or [], seeds, out, jobs, add or [])
     except (StudyError, DataError) as error:
         _refuse(str(error))
     except OSError as error:
@@ -60,8 +64,8 @@ def study(
 
 
 def _study(
-    names: list[str], scale: str, folder: Path | None, test: str, arms: list[str], seeds: int | None, out: Path,
-    jobs: int | None, add: list[Path],
+    names: list[str], scale: str, folder: Path | None, test: str, text: Path | None, images: str, arms: list[str],
+    seeds: int | None, out: Path, jobs: int | None, add: list[Path],
 ) -> None:  # fmt: skip
     from reluformer.study.cells import grid
     from reluformer.study.corpus import embedded_corpus, open_corpus
@@ -72,6 +76,11 @@ def _study(
 
     found = find_experiments(add)
     chosen = choose("experiment", found, names)
+    for name, experiment in _on_own_data(text, images).items():
+        if name not in chosen:
+            option = {"language": "--text", "vision": "--images"}[name]
+            _refuse(f"{option} is for the experiment {name}, which is not asked for")
+        found[name] = experiment, ""  # a cell holds where its data are
     if scale not in SCALES:
         _refuse(f"--scale takes {', '.join(SCALES)}, got {scale!r}")
     if folder is None and test:
@@ -91,6 +100,23 @@ def _study(
         print("stopped; the same command goes on", file=sys.stderr)
         raise typer.Exit(130) from None
     _report([found[name][0] for name in chosen], cells, out)
+
+
+def _on_own_data(text: Path | None, images: str) -> "dict[str, Experiment]":
+    """The experiments that can be had on other data than their own, on those that were given."""
+    from reluformer.study.experiments.language import language
+    from reluformer.study.experiments.vision import vision
+
+    found = {}
+    if text is not None:
+        if not text.is_file():
+            _refuse(f"--text: {text} is no file")
+        found["language"] = language(str(text))
+    if images:
+        if not images.startswith("hf:") and not Path(images).is_dir():
+            _refuse(f"--images: {images} is no folder")
+        found["vision"] = vision(images)
+    return found
 
 
 def _report(experiments: "list[Experiment]", cells: "list[Cell]", out: Path) -> None:

@@ -63,12 +63,25 @@ PLANS = {
     "laptop": LAPTOP,
     "gpu": LAPTOP,  # digits need no more; for a GPU there are images of your own
 }
+# Photographs, in colour.
+PHOTOS = {
+    "smoke": Plan("s32", Course(steps=4, batch=8), {"image_size": 16, "patch_size": 8, **_shape(32, 1)}),
+    "laptop": Plan(
+        "s32", Course(steps=400, batch=32, lr=3e-3), {"image_size": 32, "patch_size": 4, **_shape(64, 2)},
+        growth=(_shape(32, 1), _shape(64, 2), _shape(96, 3)),
+    ),
+    "gpu": Plan(
+        "s32", Course(steps=20_000, batch=1024, lr=1e-3),
+        growth=({}, {"patch_size": 16}, {"patch_size": 16, "d_model": 768, "heads": 12, "ffn": {"slots": 3072}}),
+    ),
+}  # fmt: skip
 
 
 def vision(
-    data: str = DIGITS, test: str = "", *, name: str = "vision", plans: Mapping[str, Plan] | Plan = PLANS
+    data: str = DIGITS, test: str = "", *, name: str = "vision", plans: Mapping[str, Plan] | Plan | None = None
 ) -> Experiment:
     """The experiment on other images, which are given as ``open_images`` takes them, with a plan for every scale."""
+    plans = plans or (PLANS if data == DIGITS else PHOTOS)
     by_scale = plans if isinstance(plans, Mapping) else dict.fromkeys(SCALES, plans)
 
     def arms(scale: Scale) -> list[Arm]:

@@ -1,0 +1,43 @@
+"""What models of tokens have in common: embeddings, positions, layers and a last norm."""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor, nn
+
+from reluformer.memory.attention import Rotation
+from reluformer.models.base import MemoryModel
+from reluformer.models.encoding import cost_of
+from reluformer.models.layers import last_norm
+from reluformer.models.positions import Positions, positions_of, rotation
+
+
+class TokenStack(MemoryModel):
+    """Layers over tokens; the configuration has ``positions`` and ``max_position_embeddings``."""
+
+    config: Any
+    main_input_name = "input_ids"
+
+    def __init__(self, config: Any, embed_tokens: nn.Embedding, layers: Iterable[nn.Module]) -> None:
+        super().__init__(config)
+        self.embed_tokens = embed_tokens
+        self.positions = Positions(config.positions, config.d_model, config.max_position_embeddings)
+        self.dropout = nn.Dropout(config.dropout)
+        self.layers = nn.ModuleList(layers)
+        self.norm = last_norm(config)
+        self.gradient_checkpointing = False
+        self.cost_of = cost_of
+        self.post_init()
+
+    def _enter(
+        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, mask: Tensor | None, past: int | Tensor = 0
+    ) -> tuple[Tensor, Rotation | None]:
+        """What enters the first layer, ``(B, N, width)``, and how its positions turn queries and keys, if they do."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give either input_ids or inputs_embeds, and not both")
+        x: Tensor = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        position = positions_of(mask, past, x.shape[1], x.device)
+        x = self.dropout(self.positions(x * math.sqrt(self.config.d_model), position))
+        rotary = self.positions.kind == "rotary"
+        return x, rotation(position, self.config.d_model // self.config.heads) if rotary else None
