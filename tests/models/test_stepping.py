@@ -63,6 +63,12 @@ def test_keys_move_when_there_is_no_room(recorded, monkeypatch):
     assert_same(generate(model, inputs, num_beams=2), expected)
 
 
+def test_there_is_no_more_room_than_tokens_can_come():
+    """A batch of thousands of short sentences would fill a GPU with room that nothing ever uses."""
+    found = make().generate(**batch(), max_new_tokens=6, return_dict_in_generate=True)
+    assert found.past_key_values.store.tensor.shape[-2] == 7
+
+
 def test_an_eager_call_goes_on_with_the_same_cache(recorded):
     """Somebody who asks for hidden states gets them: that step is simply not recorded."""
     model, inputs = make(), batch()

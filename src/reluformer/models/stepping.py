@@ -21,14 +21,14 @@ from transformers.generation.configuration_utils import GenerationMode
 
 from reluformer.models.masks import needed
 
-ROOM = 256  # keys there is room for at first; twice as many whenever they are used up
+ROOM = 256  # keys there is room for at first, if there can be so many; twice as many whenever they are used up
 
 
 class _Store:
     """Keys and values of all layers in one tensor, ``(layers, 2, B, H, room, D)``."""
 
-    def __init__(self, layers: int, recorded: bool) -> None:
-        self.layers, self.recorded = layers, recorded
+    def __init__(self, layers: int, recorded: bool, room: int) -> None:
+        self.layers, self.recorded, self.room = layers, recorded, room
         self.tensor: Tensor | None = None
         self.spare: Tensor | None = None  # where beams are reordered to, where addresses need not stay
         self.seen = 0  # tokens, as the host knows it
@@ -40,7 +40,7 @@ class _Store:
         if self.tensor is None:
             b, h, _, d = like.shape
             make = like.new_zeros if self.recorded else like.new_empty  # recorded steps read what is not written yet
-            self.tensor = make(self.layers, 2, b, h, max(ROOM, needed + 1), d)
+            self.tensor = make(self.layers, 2, b, h, max(self.room, needed + 1), d)
             self.position = torch.zeros(1, dtype=torch.long, device=like.device)  # of the next token
             return True
         room = self.tensor.shape[-2]
@@ -132,11 +132,14 @@ class StepCache(EncoderDecoderCache):
         recorded: Whether steps are to be recorded and replayed, which takes a GPU.
         padded: Whether the source needs its mask.
         shared: How many rows of the batch, one after another, have one source, as beams do: its keys are kept once.
+        room: Tokens to make room for at first.
     """
 
-    def __init__(self, layers: int, recorded: bool = False, padded: bool = False, shared: int = 1) -> None:
+    def __init__(
+        self, layers: int, recorded: bool = False, padded: bool = False, shared: int = 1, room: int = ROOM
+    ) -> None:
         self.recorded, self.padded, self.shared = recorded, padded, shared
-        self.store = _Store(layers, recorded)
+        self.store = _Store(layers, recorded, room)
         own = DynamicCache()
         own.layers = [StoredLayer(self.store, index) for index in range(layers)]
         super().__init__(own, DynamicCache())
@@ -202,7 +205,8 @@ class SteppingMixin(GenerationMixin):
         if plain and not chosen and model_kwargs.get("past_key_values") is not None and self.config.decoder_layers:
             padded = needed(model_kwargs.get("attention_mask")) is not None
             shared = max(generation_config.num_beams, generation_config.num_return_sequences)
-            cache = StepCache(self.config.decoder_layers, self._can_record(), padded, shared)
+            room = min(ROOM, generation_config.max_length)  # thousands of short sentences would fill a GPU with room
+            cache = StepCache(self.config.decoder_layers, self._can_record(), padded, shared, room)
             model_kwargs["past_key_values"] = cache
 
     def _can_record(self) -> bool:
