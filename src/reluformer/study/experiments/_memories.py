@@ -23,6 +23,8 @@ def attention(**settings: Any) -> dict[str, Any]:
 
 
 RELU: dict[str, Any] = {"family": "reluformer"}
+BARE = RELU | attention(alpha=0.0, gamma="none")
+RELA = RELU | attention(norm="gated", alpha=0.0, gamma="none")
 OVER_ITS_MASS = RELU | attention(norm="mass", bias=1.0)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from reluformer.study.bench import Bench
 from reluformer.study.experiment import Arm, Column, Experiment
-from reluformer.study.experiments._memories import ATTENTIONS, OVER_ITS_MASS, reluformer
+from reluformer.study.experiments._memories import ATTENTIONS, OVER_ITS_MASS, RELA, reluformer
 from reluformer.study.scales import Scale
 
 SHARE = 1 / 3  # of the updates: enough to see who learns faster
@@ -18,7 +18,7 @@ def arms(scale: Scale) -> list[Arm]:
         memories = _memories(scale)
         found += [Arm(f"full, {name}", {"model": model}) for name, model in memories.items()]
         found += [Arm(f"full, {name}", {"model": full, "recipe": recipe}) for name, recipe in _recipes(scale).items()]
-        found += [Arm("ReLU over its mass", {"model": OVER_ITS_MASS})]
+        found += [Arm("ReLA", {"model": RELA}), Arm("ReLU over its mass", {"model": OVER_ITS_MASS})]
         rated = {"softmax": {}, "full": full, "full, gated norm": memories["gated norm"]}
         found += [
             Arm(f"{name}, {rate}", {"model": model, "recipe": recipe})
@@ -40,6 +40,7 @@ def _memories(scale: Scale) -> dict[str, dict[str, Any]]:
         "power 2": {"activation": "relu_squared"},
         "query-key norm": {"query_key_norm": True},
         "query-key norm, bias 1, alpha 1": {"query_key_norm": True, "bias": 1.0, "alpha": 1.0},
+        "layer norm": {"norm": "layer"},
         "gated norm": {"norm": "gated"},
         "gated norm, query-key norm": {"norm": "gated", "query_key_norm": True},
         "gated norm, bias 1": {"norm": "gated", "bias": 1.0},

@@ -5,7 +5,7 @@ from typing import Any
 from reluformer.study.bench import Bench
 from reluformer.study.clock import nll_at
 from reluformer.study.experiment import Arm, Claim, Column, Diverged, Experiment
-from reluformer.study.experiments._memories import OVER_ITS_MASS, RELU, attention, reluformer
+from reluformer.study.experiments._memories import BARE, OVER_ITS_MASS, RELA, RELU, attention, reluformer
 from reluformer.study.scales import Scale
 
 NEAR_ONE = 3  # keys for which unit mass means a gamma of about 1
@@ -14,12 +14,11 @@ NEAR_ONE = 3  # keys for which unit mass means a gamma of about 1
 def arms(scale: Scale) -> list[Arm]:
     """The ablation of the paper, its baselines, and ReLU over its mass."""
     weight = scale.regulariser
-    plain = {"alpha": 0.0, "gamma": "none"}
     return [
         Arm("softmax", {"model": {}}),
         Arm("scale only", {"model": RELU}),
         Arm("full", {"model": reluformer(scale)}),
-        Arm("ReLU bare", {"model": RELU | attention(**plain)}, seeds=1),
+        Arm("ReLU bare", {"model": BARE}, seeds=1),
         Arm("+ mass term", {"model": RELU | {"regulariser": {"mass": weight}}}, seeds=1),
         Arm("+ entropy term", {"model": RELU | {"regulariser": {"entropy": weight}}}, seeds=1),
         Arm(
@@ -31,7 +30,7 @@ def arms(scale: Scale) -> list[Arm]:
         Arm("full, alpha 1", {"model": reluformer(scale, alpha=1.0)}, seeds=1),
         Arm("sparsemax", {"model": attention(activation="sparsemax")}, seeds=1),
         Arm("1.5-entmax", {"model": attention(activation="entmax15")}, seeds=1),
-        Arm("ReLA", {"model": RELU | attention(norm="gated", **plain)}, seeds=1),
+        Arm("ReLA", {"model": RELA}, seeds=1),
         Arm("sigmoid", {"model": attention(activation="sigmoid")}, seeds=1),
         Arm("ReLU over its mass", {"model": OVER_ITS_MASS}),
     ]
