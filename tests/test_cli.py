@@ -14,7 +14,7 @@ REFUSED = {
     "unknown command": (
         ["fly"],
         "reluformer: No such command 'fly'. "
-        "It takes bench, data, demo, evaluate, inspect, study, train, translate, verify.",
+        "It takes bench, compress, data, demo, evaluate, inspect, study, train, translate, verify.",
     ),
     "unknown benchmark": (
         ["bench", "sort"],

@@ -53,7 +53,7 @@ def _command() -> Any:
     from reluformer.report.commands import inspect
     from reluformer.study.commands import study
     from reluformer.training.commands import train
-    from reluformer.translation.commands import evaluate, translate
+    from reluformer.translation.commands import compress, evaluate, translate
     from reluformer.verify.commands import verify
 
     app = typer.Typer(
@@ -73,6 +73,7 @@ def _command() -> Any:
 
     app.add_typer(bench, name="bench")
     app.add_typer(data, name="data")
+    app.command()(compress)
     app.command()(demo)
     app.command()(evaluate)
     app.command()(inspect)

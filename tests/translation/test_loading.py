@@ -29,7 +29,7 @@ def test_precision(native: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyP
     assert choose_dtype("auto", cpu) == dtype
     assert choose_dtype("bf16", cpu) == torch.bfloat16
     assert Translator.load(model_folder, "cpu", precision="fp32").model.dtype == torch.float32
-    with pytest.raises(DataError, match="precision takes auto, bf16, fp32, got 'half'"):
+    with pytest.raises(DataError, match="precision takes auto, int8, bf16, fp32, got 'half'"):
         choose_dtype("half", cpu)
 
 

@@ -9,6 +9,7 @@ from tokenizers import Tokenizer, models
 from reluformer.data.files import DataError
 from reluformer.data.packing import split_sentences
 from reluformer.data.tokenizer import EOS_ID, SEP_ID
+from reluformer.translation import translator as translator_module
 from reluformer.translation.translator import POOL, Translator, tidy
 from tests.translation import stubs
 from tests.translation.conftest import tiny_model
@@ -168,15 +169,21 @@ def test_the_model_can_go_on_training(tokenizer) -> None:
     assert model.model.shared.weight.grad.abs().sum() > 0
 
 
-def test_beam_and_length_penalty_reach_the_search(tokenizer) -> None:
-    model = tiny_model()
+@pytest.mark.parametrize("fields", [{}, {"cross": {"norm": "layer"}}], ids=["engine", "generate"])
+def test_beam_and_length_penalty_reach_the_search(tokenizer, fields, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both of the engine and, for models that it cannot run, of ``generate``."""
+    model = tiny_model(**fields)
     asked = []
-    generate = model.generate
+    generate, search = model.generate, translator_module.beam_search
     model.generate = lambda **options: asked.append(options) or generate(**options)
+
+    def searching(engine, sources, limits, beam, length_penalty):
+        asked.append({"num_beams": beam, "length_penalty": length_penalty})
+        return search(engine, sources, limits, beam, length_penalty)
+
+    monkeypatch.setattr(translator_module, "beam_search", searching)
     list(Translator(model, tokenizer, length=64, beam=4, length_penalty=0.3).translate([["a"]]))
-    list(Translator(model, tokenizer, length=64, beam=1).translate([["a"]]))
-    assert [x["num_beams"] for x in asked] == [4, 1]
-    assert [x.get("length_penalty") for x in asked] == [0.3, None]
+    assert [(x["num_beams"], x["length_penalty"]) for x in asked] == [(4, 0.3)]
 
 
 @pytest.mark.parametrize(

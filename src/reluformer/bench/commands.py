@@ -1,5 +1,6 @@
 """The options of ``reluformer bench``: parse, measure, print, keep."""
 
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +10,7 @@ import typer
 from reluformer.bench import attention as attention_bench
 from reluformer.bench import decode as decode_bench
 from reluformer.bench import files, machine, tables
+from reluformer.bench import forgetting as forgetting_bench
 from reluformer.bench import memory as memory_bench
 
 bench = typer.Typer(help="Speed and memory on this machine.", no_args_is_help=True, add_completion=False)
@@ -64,6 +66,58 @@ def attention(
             report.console.print(tables.attention_table(group))
             report.lines(tables.notes(group))
         report.keep(rows)  # after every setting, so that an interrupted run leaves what it has
+    report.finish(rows)
+
+
+@bench.command()
+def forgetting(
+    device: Device = "auto",
+    dtype: Dtype = None,
+    head_dims: Annotated[str | None, typer.Option(help="e.g. 64,128")] = None,
+    lengths: Annotated[str | None, typer.Option(help="e.g. 1024,4096,16384")] = None,
+    strengths: Annotated[str, typer.Option(help="mean -log of the gates, weakest first")] = "0.0001,0.1",
+    tokens: Annotated[int | None, typer.Option(min=1, help="tokens per call, over all its sequences")] = None,
+    width: Annotated[int | None, typer.Option(min=1, help="heads x head dim")] = None,
+    out: Out = None,
+    quick: Quick = False,
+) -> None:
+    """Causal attention with forget gates: this operator, and softmax through FlexAttention and by the formula."""
+    where = _device(device)
+    gpu = where.type == "cuda"
+    shapes = list(
+        forgetting_bench.settings(
+            head_dims=_numbers("--head-dims", head_dims, [64]),
+            lengths=_numbers("--lengths", lengths, [256] if quick else [1024, 4096, 16384] if gpu else [512, 2048]),
+            strengths=_positive("--strengths", strengths),
+            tokens=tokens or (16384 if gpu and not quick else 1),
+            width=width or (128 if quick else 2048 if gpu else 512),
+            dtype=_dtype(dtype, where),
+        )
+    )
+    report = _Report("forgetting", where, out)
+    rows: list[forgetting_bench.Row] = []
+    for shape in shapes:
+        with report.console.status(f"length {shape.length}, strength {shape.strength:g}"):
+            seconds, fewest = (0.01, 1) if quick else (0.2, 10) if gpu else (1.0, 3)
+            rows += forgetting_bench.measure(shape, where, seconds, fewest, quick)
+        forgetting_bench.compare(rows)
+        report.keep(rows)
+    cells = [
+        (
+            r.name,
+            str(r.setting.head_dim),
+            str(r.setting.length),
+            f"{r.setting.strength:g}",
+            *(tables.number(x.get(kind)) for kind in forgetting_bench.PASSES for x in (r.ms, r.vs_flex, r.vs_weakest)),
+        )
+        for r in rows
+    ]
+    passes = [cell for kind in ("forward", "fwd+bwd") for cell in (kind, "flex", "weak")]
+    title = f"causal, forget gates, {rows[0].setting.dtype}"
+    caption = "ms; how many times as fast as FlexAttention, and as with the weakest gates"
+    columns = ["", "dim", "length", "-log f", *passes]
+    report.console.print(tables.plain_table(title, columns, cells, caption))
+    report.lines([f"{r.name}, length {r.setting.length}: {r.note}" for r in rows if r.note])
     report.finish(rows)
 
 
@@ -180,6 +234,56 @@ def generation(
     gpu = where.type == "cuda"
     sizes = _numbers("--lengths", lengths, [8] if quick else [128, 512] if gpu else [32])
     _race_models("generation", size, sizes, sequences or (2 if quick else 32), where, dtype, out, quick, beams)
+
+
+@bench.command()
+def translation(
+    lengths: Annotated[str | None, typer.Option(help="of source and target, e.g. 32,384")] = None,
+    beams: Annotated[str | None, typer.Option(help="e.g. 1,5; 1 is greedy")] = None,
+    sequences: Annotated[str | None, typer.Option(help="in a batch, e.g. 1,16; by default 1 and 512 tokens")] = None,
+    layers: Annotated[str, typer.Option(help="of encoder and decoder")] = "6,2",
+    slots: Annotated[int, typer.Option(min=1, help="of the FFN")] = 1024,
+    vocabulary: Annotated[int, typer.Option(min=16, help="tokens")] = 8000,
+    without: Annotated[str, typer.Option(help="leave out contestants with these words in their names: bf,twin")] = "",
+    out: Out = None,
+    quick: Quick = False,
+) -> None:
+    """Translation on a CPU, int8 and float32: this model, its twin, Hugging Face's generate, CTranslate2."""
+    import tempfile
+
+    from reluformer.bench import translation as race
+
+    depth = _numbers("--layers", layers, [])
+    if len(depth) != 2:
+        raise typer.BadParameter(f"takes two numbers, got {layers!r}", param_hint="--layers")
+    width, heads = (32, 2) if quick else (512, 8)
+    shape = race.Shape(depth[0], depth[1], width, heads, 64 if quick else slots, 100 if quick else vocabulary)
+    words = [word.strip().lower() for word in without.split(",") if word.strip()]
+    report = _Report("translation", torch.device("cpu"), out)
+    rows: list[race.Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        writers = race.contestants(shape, Path(folder))
+        writers = {name: write for name, write in writers.items() if not any(word in name.lower() for word in words)}
+        for length in _numbers("--lengths", lengths, [8] if quick else [32, 384]):
+            for batch in _numbers("--sequences", sequences, [2] if quick else [1, max(4, 512 // length)]):
+                for beam in _numbers("--beams", beams, [1, 5]):
+                    with report.console.status(f"length {length}, {batch} sequences, {beam} beams"):
+                        load = race.Load(length, batch, beam)
+                        rows += race.race(shape, writers, load, *((0.01, 1) if quick else (2.0, 3)))
+                    report.keep(rows)
+    cells = [
+        (
+            r.name,
+            *map(str, (r.load.length, r.load.batch, r.load.beams)),
+            *map(tables.number, (r.tokens_per_s, r.vs_stock, r.vs_ctranslate2)),
+        )
+        for r in rows
+    ]
+    columns = ["", "length", "batch", "beams", "tokens/s", "against generate", "against CTranslate2"]
+    title = f"translation, {layers} layers, {width} wide, {shape.slots} slots, vocabulary of {shape.vocabulary}"
+    report.console.print(tables.plain_table(title, columns, cells))
+    report.lines(sorted({f"{r.name}: {r.note}" for r in rows if r.note}))
+    report.finish(rows, figure=False)
 
 
 @bench.command()
@@ -351,6 +455,16 @@ def _dtype(name: str | None, device: torch.device) -> str:
     if name not in _DTYPES:
         raise typer.BadParameter(f"takes {', '.join(_DTYPES)}, got {name!r}", param_hint="--dtype")
     return name
+
+
+def _positive(option: str, text: str) -> list[float]:
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(0 < x < math.inf for x in found):
+        raise typer.BadParameter(f"takes positive numbers and commas, got {text!r}", param_hint=option)
+    return found
 
 
 def _numbers(option: str, text: str | None, default: list[int], least: int = 1) -> list[int]:

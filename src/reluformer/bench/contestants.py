@@ -91,7 +91,7 @@ def _sdpa(backend: SDPBackend) -> Attend:
 
 def _flex(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, ...]:
     n = q.shape[2]
-    blocks = _causal_blocks(n, q.device) if causal else None
+    blocks = causal_blocks(n, q.device) if causal else None
     return (_compiled_flex()(q, k, v, blocks, _divisor(n, causal, q)),)
 
 
@@ -118,7 +118,8 @@ def _compiled_flex() -> Callable[..., Tensor]:
 
 
 @lru_cache(maxsize=4)
-def _causal_blocks(n: int, device: torch.device) -> object:
+def causal_blocks(n: int, device: torch.device) -> object:
+    """FlexAttention's map of the blocks that causal attention visits."""
     return torch.nn.attention.flex_attention.create_block_mask(
         lambda b, h, i, j: i >= j, None, None, n, n, device=str(device)
     )
@@ -126,11 +127,16 @@ def _causal_blocks(n: int, device: torch.device) -> object:
 
 def obstacle(contestant: Contestant, q: Tensor) -> str | None:
     """Why a contestant should not even be tried on these inputs, or None."""
+    return memory_obstacle(contestant.score_matrices, q)
+
+
+def memory_obstacle(score_matrices: int, q: Tensor) -> str | None:
+    """Why so many score matrices should not be tried, or None."""
     b, h, n, _ = q.shape
     score_bytes = b * h * n * n * q.element_size()
-    needed = contestant.score_matrices * score_bytes
+    needed = score_matrices * score_bytes
     most = (8 if q.is_cuda else 1) * 2**30  # on a CPU it would fit, and keep everyone waiting for minutes
-    if contestant.score_matrices and (score_bytes > most or needed > 0.6 * _memory(q.device)):
+    if score_matrices and (score_bytes > most or needed > 0.6 * _memory(q.device)):
         return f"skipped: its score matrix takes {score_bytes / 2**30:.1f} GiB, several times over"
     return None
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from reluformer.bench import attention, decode, memory
+from reluformer.bench import attention, decode, forgetting, memory
 from reluformer.bench.models import COMPILED
 from reluformer.bench.tables import number
 
@@ -16,6 +16,9 @@ COLOURS = {
     "softmax, SDPA cuDNN": "#d9622b",
     "softmax, SDPA efficient": "#f3dcae",
     "softmax, SDPA": "#d9622b",
+    "ReLU, this operator, no gates": "#7aa5f5",
+    "softmax, FlexAttention": "#d9622b",
+    "softmax, formula compiled": "#f2b84b",
     "ReLU, FlexAttention": "#5b6470",
     "ReLU, eager": "#9aa3ad",
     "ReLU, eager, statistics": "#ccd2d8",
@@ -81,6 +84,33 @@ def plot_attention(path: Path, rows: Sequence[attention.Row], caption: str) -> N
                 axes.set_xlabel("length")
     title = f"Attention, {rows[0].setting.dtype}: higher is faster"
     _finish(figure, path, title, caption, grid[0][0], 4 if len(columns) > 2 else 2)
+
+
+def plot_forgetting(path: Path, rows: Sequence[forgetting.Row], caption: str) -> None:
+    """Milliseconds of forward and backward by length: a column per strength of the gates, a bar per contestant."""
+    plt = _pyplot()
+    strengths = sorted({r.setting.strength for r in rows})
+    shapes = sorted({(r.setting.head_dim, r.setting.length) for r in rows})
+    names = [name for name in dict.fromkeys(r.name for r in rows) if any(r.ms for r in rows if r.name == name)]
+    figure, grid = plt.subplots(1, len(strengths), figsize=(max(6.5, 3.6 * len(strengths)), 3.8), squeeze=False)
+    width = 0.84 / len(names)
+    for axes, strength in zip(grid[0], strengths, strict=True):
+        for i, name in enumerate(names):
+            found = {
+                (r.setting.head_dim, r.setting.length): r.ms.get("both")
+                for r in rows
+                if r.name == name and r.setting.strength == strength
+            }
+            places = [j + (i - (len(names) - 1) / 2) * width for j in range(len(shapes))]
+            heights = [found.get(shape) or 0.0 for shape in shapes]
+            axes.bar(places, heights, width * 0.92, color=COLOURS.get(name), label=name)
+        axes.set_xticks(range(len(shapes)), [f"{d} x {n}" for d, n in shapes])
+        axes.tick_params(length=0)
+        axes.set_title(f"mean -log f = {strength:g}")
+        axes.set_xlabel("head dim x length")
+    grid[0][0].set_ylabel("forward + backward, ms")
+    title = f"Forget gates, causal, {rows[0].setting.dtype}: lower is faster"
+    _finish(figure, path, title, caption, grid[0][0], 2)
 
 
 def _plot_models(path: Path, rows: Sequence[Any], caption: str, title: str) -> None:

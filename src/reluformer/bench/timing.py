@@ -13,12 +13,17 @@ FLUSH_BYTES = 2**30  # many times the largest L2 cache, and long enough for the 
 
 
 def medians(
-    calls: dict[str, Call], device: torch.device, seconds: float, fewest: int = 3, most: int = 100
+    calls: dict[str, Call],
+    device: torch.device,
+    seconds: float,
+    fewest: int = 3,
+    most: int = 100,
+    pause: float = 0.0,
 ) -> dict[str, float | str]:
     """Median milliseconds of each call, or one line that says why it has none.
 
     The calls take turns, so that a noisy or throttled machine hits all of them alike. Each is repeated for about
-    ``seconds``, ``fewest`` to ``most`` times.
+    ``seconds``, ``fewest`` to ``most`` times, each time after a ``pause``.
     """
     clock: _CudaClock | _HostClock = _CudaClock(device) if device.type == "cuda" else _HostClock()
     repeats: dict[str, int] = {}
@@ -36,6 +41,7 @@ def medians(
     for turn in range(max(repeats.values(), default=0)):
         for name, count in repeats.items():
             if turn < count and name not in failures:
+                time.sleep(pause)
                 try:
                     marks[name].append(clock.time(calls[name]))
                 except Exception as error:

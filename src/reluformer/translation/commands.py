@@ -23,7 +23,9 @@ Length = Annotated[
 Context = Annotated[float, typer.Option(help="share of a window for the sentences before it")]
 Cost = Annotated[int | None, typer.Option(min=1, help="most tokens times beams of a batch; by default by device")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
-Precision = Annotated[str, typer.Option(help="bf16, fp32, or auto: bf16 where the device has it")]
+Precision = Annotated[
+    str, typer.Option(help="int8 (CPU), bf16, fp32, or auto: int8 if the weights are, or bf16 if native")
+]
 
 
 def translate(
@@ -66,6 +68,25 @@ def translate(
     with _refusals(), sentences_done("translating", total) as watch:
         translate_jobs(translator, jobs, reader, watch, drawing.collect if attention else None)
         drawing.draw(translator)
+
+
+def compress(
+    model: Annotated[Path, typer.Argument(help="folder of a model, as reluformer train writes it")],
+    out: Annotated[Path, typer.Argument(help="folder to write")],
+) -> None:
+    """Keep a model in a quarter of its bytes: matrices as int8, a scale for each row."""
+    from reluformer.data.tables import console
+    from reluformer.models.compressing import WEIGHTS
+    from reluformer.translation.compression import compress_folder
+    from reluformer.translation.tables import compression_table
+
+    with _refusals():
+        report = compress_folder(model, out)
+    before, after = ((folder / WEIGHTS).stat().st_size for folder in (model, out))
+    screen = console()
+    screen.print(compression_table(report))
+    megabytes = f"{before / 1e6:.2f} MB became {after / 1e6:.2f} MB, {before / after:.2f} times less"
+    screen.print(f"{megabytes}: {out}", highlight=False, markup=False, soft_wrap=True)
 
 
 class _Drawing:

@@ -8,13 +8,17 @@ import torch
 
 from reluformer.data.files import DataError
 from reluformer.data.tokenizer import load_encoder
+from reluformer.models.quantising import can_multiply_integers, multiplies_bf16
 
 DEVICES = ("auto", "cpu", "cuda")
-PRECISIONS = ("auto", "bf16", "fp32")
+PRECISIONS = ("auto", "int8", "bf16", "fp32")
 
 
 def load_model(folder: Path, device: str = "auto", precision: str = "auto") -> tuple[Any, Any]:
-    """The model, ready to translate on a device, and its bare tokeniser; what is wrong is a :class:`DataError`."""
+    """The model, ready to translate on a device, and its bare tokeniser; what is wrong is a :class:`DataError`.
+
+    With precision ``int8`` the model itself is float32: what multiplies integers makes them of it.
+    """
     from safetensors import SafetensorError
     from transformers import AutoModelForSeq2SeqLM
     from transformers.utils import logging
@@ -57,15 +61,27 @@ def choose_device(name: str) -> torch.device:
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
+def wants_integers(precision: str, device: torch.device, folder: Path) -> bool:
+    """Whether to multiply int8: ``auto`` does on a CPU if the weights in the folder are int8 too."""
+    from safetensors import SafetensorError
+
+    from reluformer.models.compressing import is_compressed
+
+    able = device.type == "cpu" and can_multiply_integers()
+    if precision == "int8" and not able:
+        raise DataError(f"precision int8 takes a CPU for which PyTorch has int8 matrices, got {device}")
+    try:
+        return precision == "int8" or (precision == "auto" and able and is_compressed(folder))
+    except (OSError, SafetensorError):  # loading says what is wrong
+        return False
+
+
 def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """The dtype of that name; ``auto`` is bfloat16 where the device multiplies it itself, GPU or CPU, and faster."""
+    """The dtype of a model; ``auto`` is bfloat16 where the device multiplies it itself, GPU or CPU, and faster."""
     if precision not in PRECISIONS:
         raise DataError(f"precision takes {', '.join(PRECISIONS)}, got {precision!r}")
-    if device.type == "cuda":
-        native = torch.cuda.is_bf16_supported(including_emulation=False)
-    else:
-        about: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-        native = bool(about.get("avx512_bf16") or about.get("amx_bf16"))
+    gpu = device.type == "cuda"
+    native = torch.cuda.is_bf16_supported(including_emulation=False) if gpu else multiplies_bf16()
     return torch.bfloat16 if precision == "bf16" or (precision == "auto" and native) else torch.float32
 
 

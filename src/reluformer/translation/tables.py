@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 
 from reluformer.bench.tables import plain_table
+from reluformer.models.compressing import Kept
 from reluformer.translation.scores import Difference, Scores
 
 P_VALUE = 0.05  # below this a difference is marked
@@ -42,3 +43,13 @@ def difference_table(names: Sequence[str], differences: Sequence[Difference]) ->
         rows.append([f"{x.name} ({x.level})", *values, f"{change:+.2f}", f"{x.p_value:.4f}{mark}"])
     caption = f"paired bootstrap, mean ± 95 % interval; * p < {P_VALUE}\n{differences[0].signature}"
     return plain_table("compared", ["", *names, "difference", "p"], rows, caption)
+
+
+def compression_table(report: Sequence[Kept]) -> Table:
+    """Tensor by tensor."""
+    rows = [
+        [x.name, " x ".join(map(str, x.shape)), x.kind, f"{x.bytes:,}", f"{x.error:.4f}" if x.error else "0"]
+        for x in report
+    ]
+    caption = "error: the norm of the difference over that of the tensor"
+    return plain_table("compressed", ["", "shape", "kept as", "bytes", "error"], rows, caption)

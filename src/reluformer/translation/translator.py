@@ -13,6 +13,7 @@ from reluformer.data.files import DataError
 from reluformer.data.packing import join_sentences, split_sentences
 from reluformer.data.tokenizer import EOS_ID, PAD_ID, SEP, SEP_ID, encode
 from reluformer.training.batching import CostBatches
+from reluformer.translation.engine import Engine, beam_search, greedy_search, obstacle
 from reluformer.translation.windows import Window, split_overlong, windows_of
 
 # Training packs to the longer side. The target's length is not known, and German, say, takes up to a quarter more
@@ -52,6 +53,8 @@ class Translator:
         length_penalty: Above 0 prefers longer translations, below 0 shorter ones.
         cost: Most cost of a batch, in tokens times beams, see :class:`~reluformer.training.batching.CostBatches`;
             None for what suits the device.
+        integers: Whether to multiply int8 instead of floats, which takes a CPU and a model without an
+            :func:`~reluformer.translation.engine.obstacle`.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class Translator:
         beam: int = 5,
         length_penalty: float = 1.0,
         cost: int | None = None,
+        integers: bool = False,
     ) -> None:
         length = 0 if length == 1 else length  # as in packing
         if length != 0 and length < SHORTEST:
@@ -76,7 +80,10 @@ class Translator:
             raise DataError(f"length_penalty takes a number, got {length_penalty}")
         if cost is not None and cost < 1:
             raise DataError(f"cost takes 1 or more, got {cost}")
-        self.model, self.tokenizer = model, _bare(tokenizer)
+        if integers and (reason := obstacle(model)) is not None:
+            raise DataError(f"int8 takes a ReLUFormer of plain memories on a CPU, got {reason}")
+        self.model, self.tokenizer, self.integers = model, _bare(tokenizer), integers
+        self._engine: Engine | None = None
         self.positions = _positions(model.config)
         if self.positions and length > self.positions:
             raise DataError(f"length takes at most the {self.positions} positions of the model, got {length}")
@@ -100,13 +107,17 @@ class Translator:
             folder: What ``reluformer train`` wrote, or ``save_pretrained`` of both.
             device: ``cpu``, ``cuda``, or ``auto`` for the better of them.
             length: As above; None for the one that the model was trained on, see :func:`trained_length`.
-            precision: ``bf16``, ``fp32``, or ``auto`` for bf16 where the device has it.
+            precision: ``int8``, ``bf16``, ``fp32``, or ``auto``: int8 on a CPU where the weights are, else bf16 where
+                the device has it.
             options: The other arguments.
         """
-        from reluformer.translation.loading import load_model, trained_length
+        from reluformer.translation.loading import choose_device, load_model, trained_length, wants_integers
 
-        model, tokenizer = load_model(Path(folder), device, precision)
-        return cls(model, tokenizer, length=trained_length(model.config) if length is None else length, **options)
+        integers = wants_integers(precision, choose_device(device), Path(folder))
+        model, tokenizer = load_model(Path(folder), device, "int8" if integers else precision)
+        integers = precision == "int8" or (integers and obstacle(model) is None)
+        length = trained_length(model.config) if length is None else length
+        return cls(model, tokenizer, length=length, integers=integers, **options)
 
     def translate(
         self,
@@ -148,7 +159,7 @@ class Translator:
             batches = CostBatches([len(x) for x in sources], max(1, self.cost // self.beam), shuffle=False)
             again = []
             for batch in batches:
-                for i, target in zip(batch, self._generate([sources[i] for i in batch]), strict=True):
+                for i, target in zip(batch, self._search([sources[i] for i in batch]), strict=True):
                     document, window = todo[i]
                     if not document.accept(window, target):
                         again += [(document, smaller) for smaller in window.smaller()]
@@ -166,7 +177,7 @@ class Translator:
         names = ("length", "context", "beam", "length_penalty", "cost")
         return {name: getattr(self, name) for name in names} | {
             "device": str(self.model.device),
-            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "dtype": "int8" if self.integers else str(self.model.dtype).removeprefix("torch."),
         }
 
     def most_new(self, tokens: int) -> int:
@@ -177,8 +188,21 @@ class Translator:
         """
         return min(2 * tokens + 16, self.positions or 2 * tokens + 16)
 
-    def _generate(self, sources: list[list[int]]) -> list[list[int]]:
+    def _search(self, sources: list[list[int]]) -> list[list[int]]:
         """Tokens of the translations, ``</s>`` last."""
+        if obstacle(self.model) is not None:
+            return self._generate(sources)
+        if self._engine is None or not self._engine.is_current(self.model):
+            floats = "bf16" if self.model.dtype == torch.bfloat16 else "fp32"
+            self._engine = Engine(self.model, "int8" if self.integers else floats)
+        limits = [self.most_new(len(x)) for x in sources]
+        with torch.inference_mode():
+            if self.beam == 1:
+                return greedy_search(self._engine, sources, limits)
+            return beam_search(self._engine, sources, limits, self.beam, self.length_penalty)
+
+    def _generate(self, sources: list[list[int]]) -> list[list[int]]:
+        """The same by the model's own ``generate``."""
         from transformers import LogitsProcessorList
 
         width, device = max(map(len, sources)), self.model.device

@@ -1,0 +1,225 @@
+"""``reluformer bench translation``: a CPU decodes with this model, its softmax twin, a stock Marian, CTranslate2."""
+
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from reluformer.bench.timing import Call, medians
+from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
+from reluformer.translation.engine import Engine, beam_search, greedy_search
+
+RELU, TWIN, MARIAN, CT2 = "ReLUFormer", "softmax twin", "Marian", "Marian, CTranslate2"
+STOCK = f"{MARIAN}, generate, float32"
+RIVAL = f"{CT2} int8"
+PAUSE = 0.5  # seconds, until the threads of the one before have gone to sleep
+KINDS = {"int8": "int8", "bf16": "bfloat16", "fp32": "float32"}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the models look like, all alike."""
+
+    encoder_layers: int
+    decoder_layers: int
+    width: int
+    heads: int
+    slots: int
+    vocabulary: int
+
+
+@dataclass(frozen=True)
+class Load:
+    """Sources of one length; targets are made as long."""
+
+    length: int
+    batch: int
+    beams: int
+
+
+@dataclass
+class Row:
+    """What one contestant did."""
+
+    shape: Shape
+    load: Load
+    name: str
+    ms: float | None
+    tokens_per_s: float | None
+    vs_stock: float | None = None
+    vs_ctranslate2: float | None = None
+    note: str = ""
+
+    def record(self) -> dict[str, object]:
+        """The row for a CSV file."""
+        names = ("ms", "tokens_per_s", "vs_stock", "vs_ctranslate2", "note")
+        measured = {name: getattr(self, name) for name in names}
+        return asdict(self.shape) | asdict(self.load) | {"contestant": self.name} | measured
+
+
+Writer = Callable[[list[list[int]], int], object]  # sources and beams; as many tokens as a source has
+
+
+def contestants(shape: Shape, folder: Path) -> dict[str, Writer]:
+    """Everybody, with random weights; the folder is for CTranslate2's files."""
+    torch.manual_seed(0)
+    writers: dict[str, Writer] = {}
+    for name, family in ((RELU, "reluformer"), (TWIN, "transformer")):
+        model = _ours(shape, family)
+        for precision in ("int8", "bf16", "fp32") if name == RELU else ("int8", "fp32"):
+            writers[f"{name}, {KINDS[precision]}"] = _engine(model, precision)
+    marian = stock_marian(shape)
+    writers[STOCK] = _generate(marian)
+    return writers | {f"{CT2} {kind}": _ctranslate2(marian, folder / kind, kind) for kind in ("int8", "float32")}
+
+
+def race(shape: Shape, writers: dict[str, Writer], load: Load, seconds: float, fewest: int) -> list[Row]:
+    """All of them in turns, by their medians."""
+    # The first and the last two tokens are special to one or the other.
+    sources = torch.randint(3, shape.vocabulary - 2, (load.batch, load.length)).tolist()
+
+    def call_of(write: Writer) -> Call:
+        return lambda: write(sources, load.beams)
+
+    with torch.inference_mode():
+        calls = {name: call_of(write) for name, write in writers.items()}
+        found = medians(calls, torch.device("cpu"), seconds, fewest, most=10, pause=PAUSE)
+    tokens = load.batch * load.length
+    rates = {name: 1000 * tokens / ms for name, ms in found.items() if isinstance(ms, float)}
+    rows = []
+    for name, ms in found.items():
+        if not isinstance(ms, float):
+            rows.append(Row(shape, load, name, None, None, note=ms))
+            continue
+        stock, rival = (rates[name] / rates[other] if other in rates else None for other in (STOCK, RIVAL))
+        rows.append(Row(shape, load, name, ms, rates[name], stock, rival))
+    return rows
+
+
+def stock_marian(shape: Shape) -> Any:
+    """A stock Marian of that shape, its padding the last token, as CTranslate2's converter expects it."""
+    from transformers import MarianConfig, MarianMTModel
+
+    last = shape.vocabulary - 1
+    config = MarianConfig(
+        vocab_size=shape.vocabulary,
+        d_model=shape.width,
+        encoder_layers=shape.encoder_layers,
+        decoder_layers=shape.decoder_layers,
+        encoder_attention_heads=shape.heads,
+        decoder_attention_heads=shape.heads,
+        encoder_ffn_dim=shape.slots,
+        decoder_ffn_dim=shape.slots,
+        activation_function="relu",
+        max_position_embeddings=4096,
+        pad_token_id=last,
+        eos_token_id=0,
+        bos_token_id=None,
+        decoder_start_token_id=last,
+        forced_eos_token_id=None,
+    )
+    config._attn_implementation = "sdpa"
+    model: Any = MarianMTModel(config)
+    return model.eval()
+
+
+def _ours(shape: Shape, family: str) -> Any:
+    config = ReLUFormerConfig.preset(
+        f"{family}-base",
+        vocab_size=shape.vocabulary,
+        d_model=shape.width,
+        heads=shape.heads,
+        encoder_layers=shape.encoder_layers,
+        decoder_layers=shape.decoder_layers,
+        ffn={"slots": shape.slots},
+    )
+    model: Any = ReLUFormerForConditionalGeneration(config)
+    return model.eval()
+
+
+def _engine(model: Any, precision: str) -> Writer:
+    engine = Engine(model, precision)
+
+    def write(sources: list[list[int]], beams: int) -> object:
+        limits, length = [len(x) for x in sources], len(sources[0])
+        if beams == 1:
+            return greedy_search(engine, sources, limits, fewest=length)
+        return beam_search(engine, sources, limits, beams, fewest=length)
+
+    return write
+
+
+def _generate(model: Any) -> Writer:
+    def write(sources: list[list[int]], beams: int) -> object:
+        length = len(sources[0])
+        options = {"max_new_tokens": length, "min_new_tokens": length, "do_sample": False, "num_beams": beams}
+        return model.generate(input_ids=torch.tensor(sources), **options)
+
+    return write
+
+
+def _ctranslate2(marian: Any, folder: Path, kind: str) -> Writer:
+    """The Marian, converted and run in a process of its own: the threads of two libraries get in each other's way.
+
+    It is started when first asked for; without CTranslate2 each call says so.
+    """
+    process: list[ProcessPoolExecutor] = []
+
+    def write(sources: list[list[int]], beams: int) -> object:
+        if not process:
+            if find_spec("ctranslate2") is None:
+                raise RuntimeError('not installed: pip install "reluformer[bench]"')
+            _save_stock(marian, folder)
+            process.append(ProcessPoolExecutor(1, get_context("spawn")))
+        tokens = [[_token(i) for i in source] for source in sources]
+        return process[0].submit(_translate, str(folder), kind, torch.get_num_threads(), tokens, beams).result()
+
+    return write
+
+
+def _save_stock(marian: Any, folder: Path) -> None:
+    """The Marian and a tokeniser, as CTranslate2's converter reads them."""
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from transformers import PreTrainedTokenizerFast
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    last = marian.config.vocab_size - 1
+    words = {"</s>": 0, "<unk>": 1} | {_token(i): i for i in range(2, last)} | {"<pad>": last}
+    tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=Tokenizer(WordLevel(words, unk_token="<unk>")),
+        eos_token="</s>",
+        unk_token="<unk>",
+        pad_token="<pad>",
+    )
+    for part in (marian, tokenizer):
+        part.save_pretrained(folder / "stock")
+
+
+@lru_cache
+def _converted(folder: str, kind: str, threads: int) -> Any:
+    import ctranslate2
+
+    ctranslate2.converters.TransformersConverter(f"{folder}/stock").convert(f"{folder}/{kind}", quantization=kind)
+    return ctranslate2.Translator(
+        f"{folder}/{kind}", device="cpu", compute_type=kind, inter_threads=1, intra_threads=threads
+    )
+
+
+def _translate(folder: str, kind: str, threads: int, tokens: list[list[str]], beams: int) -> list[list[str]]:
+    """What the other process does."""
+    length = len(tokens[0])
+    bounds = {"min_decoding_length": length, "max_decoding_length": length, "max_input_length": 0}
+    found = _converted(folder, kind, threads).translate_batch(tokens, beam_size=beams, **bounds)
+    return [x.hypotheses[0] for x in found]
+
+
+def _token(number: int) -> str:
+    return f"t{number}"

@@ -1,0 +1,73 @@
+"""The target's keys and values while it is searched: beams are the leaves of a tree, and a key is kept once.
+
+Beams of one source have most of their past in common. So a step adds one key for each beam to those of its source, and
+nothing is ever moved because beams change places: what changes is which keys a beam owns, a row of ones and zeros. From
+time to time keys that no beam owns any more are dropped. All beams of a source look into all its keys in one product;
+ReLU weights of keys that are not their own are multiplied by zero, softmax never sees them.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+ROOM = 64  # keys there is room for at first, and more whenever they are used up: what is not used yet is read, too
+PRUNED = 16  # steps after which keys without an owner are dropped
+
+
+class TreeKeys:
+    """Keys and values of all layers, of ``sources`` with ``beam`` hypotheses each.
+
+    Attributes:
+        tensor: ``(layers, 2, S, H, room, D)``, zeros where nothing was ever written. All of it is read, since a part of
+            the room would have to be copied first.
+        owned: ``(S, beam, room)``, 1 where a beam owns a key.
+        used: How many keys of each source were written.
+    """
+
+    def __init__(
+        self, layers: int, sources: int, beam: int, heads: int, head_dim: int, dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.beam, self.used, self.steps = beam, 0, 0
+        self.tensor = torch.zeros(layers, 2, sources, heads, ROOM, head_dim, dtype=dtype)
+        self.owned = torch.zeros(sources, beam, ROOM, dtype=dtype)
+
+    def begin_step(self) -> None:
+        """Make room for one key more of each beam, and give it to that beam."""
+        if self.beam > 1 and self.steps and self.steps % PRUNED == 0:
+            self._prune()
+        begin, self.used, self.steps = self.used, self.used + self.beam, self.steps + 1
+        if self.used > self.owned.shape[-1]:
+            self.tensor = functional.pad(self.tensor, (0, 0, 0, ROOM))
+            self.owned = functional.pad(self.owned, (0, ROOM))
+        self.owned[:, :, begin : self.used] = torch.eye(self.beam)
+
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Add keys and values ``(S, beam, H, D)`` of this step; returns all there are, ``(S * H, room, D)``."""
+        kept = self.tensor[layer]  # (2, S, H, room, D)
+        kept[0, :, :, self.used - self.beam : self.used] = keys.transpose(1, 2)
+        kept[1, :, :, self.used - self.beam : self.used] = values.transpose(1, 2)
+        kept = kept.flatten(1, 2)
+        return kept[0], kept[1]
+
+    def reorder(self, rows: Tensor) -> None:
+        """Let beams go on from others: ``rows (S * beam,)`` of those there are."""
+        self.owned = self.owned.flatten(0, 1).index_select(0, rows).view_as(self.owned)
+
+    def keep(self, sources: Tensor) -> None:
+        """Go on with some of the sources alone."""
+        self.tensor, self.owned = self.tensor.index_select(2, sources), self.owned.index_select(0, sources)
+
+    def _prune(self) -> None:
+        """Drop keys without an owner. Sources that have fewer owned ones than others keep some of those to drop."""
+        owned = self.owned[:, :, : self.used] > 0  # (S, beam, used)
+        settled = int(owned.all(1).int().cumprod(-1).sum(-1).min())  # the first ones are every beam's, and stay
+        alive = owned[:, :, settled:].any(1)  # (S, rest)
+        count = int(alive.sum(-1).max())
+        order = alive.int().sort(dim=-1, descending=True, stable=True).indices[:, :count] + settled  # in their order
+        end = settled + count
+        for source, places in enumerate(order):
+            keys = self.tensor[:, :, source]  # (layers, 2, H, room, D)
+            keys[..., settled:end, :] = keys.index_select(-2, places)
+        self.owned[:, :, settled:end] = self.owned.gather(-1, order[:, None].expand(-1, self.beam, -1))
+        self.owned[:, :, end:] = 0
+        self.used = end

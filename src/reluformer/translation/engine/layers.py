@@ -1,0 +1,155 @@
+"""The sublayers of an encoder-decoder as plain functions of rows, their constants folded into their matrices."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from reluformer.memory.activations import FUSED
+from reluformer.memory.attention import Attention
+from reluformer.memory.lookup import lookup
+from reluformer.memory.settings import SOFTMAX_ATTENTION, MemorySettings
+from reluformer.models.quantising import Linear
+
+MakeLinear = Callable[..., Linear]  # weight, bias and relu, as in reluformer.models.quantising
+
+
+class Frame:
+    """What is around a memory on the residual stream: norm and sum."""
+
+    def __init__(self, sublayer: Any) -> None:
+        self.before, self.norm = sublayer.before, normer(sublayer.norm)
+
+    def __call__(self, x: Tensor, memory: Callable[[Tensor], Tensor]) -> Tensor:
+        """The stream ``(rows, width)`` after the sublayer."""
+        if self.before:
+            return x + memory(self.norm(x))
+        return self.norm(x + memory(x))
+
+
+def normer(module: nn.Module) -> Callable[[Tensor], Tensor]:
+    """A layer norm, or nothing."""
+    if not isinstance(module, nn.LayerNorm):
+        return lambda x: x
+    shape, eps = module.normalized_shape, module.eps
+    weight, bias = module.weight.detach().float(), module.bias.detach().float()
+    return lambda x: F.layer_norm(x, shape, weight, bias, eps)
+
+
+class FeedForward(Frame):
+    """An FFN of ReLU."""
+
+    def __init__(self, sublayer: Any, make: MakeLinear) -> None:
+        super().__init__(sublayer)
+        memory = sublayer.memory
+        self.keys = make(memory.keys.weight, memory.keys.bias, relu=True)
+        self.values = make(memory.values.weight, memory.values.bias)
+
+    def look_up(self, x: Tensor) -> Tensor:
+        """Of rows ``(rows, width)``."""
+        return self.values(self.keys(x))
+
+
+class Reading(Frame):
+    """The encoder's self-attention: all positions of some sources at once."""
+
+    def __init__(self, sublayer: Any, make: MakeLinear) -> None:
+        super().__init__(sublayer)
+        memory: Attention = sublayer.memory
+        self.settings, self.heads = memory.settings, memory.heads
+        gamma = memory.gamma()
+        self.gamma = None if gamma is None else gamma.detach().float()
+        self.inputs = joined([memory.query, memory.key, memory.value], make)
+        self.output = make(memory.output.weight, memory.output.bias)
+
+    def look_up(self, x: Tensor, sources: int, mask: Tensor | None, rotate: Any) -> Tensor:
+        """Of rows ``(S * N, width)``; ``mask (S, N)`` is False for padding."""
+        split = self.inputs(x).view(sources, -1, 3, self.heads, x.shape[1] // self.heads)
+        q, k, v = split.permute(2, 0, 3, 1, 4)  # each (S, H, N, D)
+        if rotate is not None:
+            q, k = rotate(q, k)
+        out, _ = lookup(q, k, v, self.settings, gamma=self.gamma, key_mask=mask)
+        return self.output(out.transpose(1, 2).reshape(x.shape))
+
+
+class Writing(Frame):
+    """An attention of the decoder, of one position of each beam: to the target's own keys or to those of the source."""
+
+    def __init__(self, sublayer: Any, make: MakeLinear, own: bool) -> None:
+        super().__init__(sublayer)
+        memory: Attention = sublayer.memory
+        self.settings, self.heads, self.scale = memory.settings, memory.heads, memory.head_dim**-0.5
+        self.sees_zeros = self.settings.activation not in FUSED  # under ReLU a key of zeros has no weight
+        gamma = memory.gamma()
+        factor = 1.0 if gamma is None else gamma.detach().float().reciprocal().repeat_interleave(memory.head_dim)
+        if own:  # queries, keys and values of one row
+            self.inputs = joined([memory.query, memory.key, memory.value], make, [1.0, 1.0, factor])
+        else:  # queries of a row; keys and values of the source, made once
+            self.inputs = make(memory.query.weight, memory.query.bias)
+            self.source = joined([memory.key, memory.value], make, [1.0, factor])
+        self.output = make(memory.output.weight, memory.output.bias)
+
+    def weigh(self, q: Tensor, k: Tensor, v: Tensor, count: float, mask: Tensor | None) -> Tensor:
+        """Sums ``(S * beam, width)`` of ``q (S, beam, H, D)`` over ``k, v (S * H, M, D)``, in the dtype of these.
+
+        Args:
+            q: Queries.
+            k: Keys.
+            v: Values, divided by gamma.
+            count: How many keys a query sees, where values are not divided by that already; 2 where they are.
+            mask: ``(S, beam | 1, M)``, 0 for what may not be seen.
+        """
+        sources, beam, heads, _ = q.shape
+        power = FUSED.get(self.settings.activation)
+        scale = self.scale * (count / 2) ** (-self.settings.alpha / power) if power else self.scale
+        q = q.transpose(1, 2).flatten(0, 1).to(k.dtype)  # (S * H, beam, D)
+        weights = torch.baddbmm(q.new_empty(1, 1, 1), q, k.mT, beta=0, alpha=scale)  # (S * H, beam, M)
+        spread = weights.view(sources, heads, beam, -1)
+        if power is None:
+            if mask is not None:
+                spread.masked_fill_(mask[:, None] == 0, -torch.inf)
+            weights = weights.softmax(-1)
+        else:
+            weights.relu_()
+            if mask is not None:
+                spread.mul_(mask[:, None])
+            if power == 2:
+                weights.square_()
+        out = torch.bmm(weights, v).view(sources, heads, beam, -1)
+        return out.transpose(1, 2).reshape(sources * beam, -1).float()
+
+
+def joined(layers: list[nn.Linear], make: MakeLinear, factors: list[Any] | None = None) -> Linear:
+    """Several linear layers as one, the outputs of each multiplied by a factor, ``(out,)`` or a number."""
+    factors = factors or [1.0] * len(layers)
+    weights = [layer.weight.detach().float().mT.mul(x).mT for layer, x in zip(layers, factors, strict=True)]
+    biases = [layer.bias.detach().float() * x for layer, x in zip(layers, factors, strict=True)]
+    return make(torch.cat(weights), torch.cat(biases))
+
+
+def unlike_attention(name: str, settings: MemorySettings) -> str | None:
+    """What is special about an attention that these classes cannot compute, or None."""
+    if settings.activation not in (*FUSED, "softmax"):
+        return f"{name}.activation {settings.activation}"
+    plain = SOFTMAX_ATTENTION
+    if settings.activation != "softmax":
+        plain = MemorySettings(activation=settings.activation, alpha=settings.alpha, gamma=settings.gamma)
+    return _difference(name, settings, plain)
+
+
+def unlike_feedforward(settings: MemorySettings) -> str | None:
+    """The same of an FFN."""
+    if not settings.slots:
+        return None
+    plain = MemorySettings(alpha=0.0, gamma="none", bias=settings.bias, slots=settings.slots)
+    return _difference("ffn", settings, plain)
+
+
+def _difference(name: str, settings: MemorySettings, plain: MemorySettings) -> str | None:
+    """The first setting that is not the plain one: whatever settings there may be."""
+    for field, value in settings.to_dict().items():
+        if value != getattr(plain, field):
+            return f"{name}.{field} {value}"
+    return None

@@ -1,0 +1,181 @@
+"""A model, ready for decoding on a CPU: the source is read at once, the target written token by token."""
+
+import math
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reluformer.models.positions import rotation
+from reluformer.models.quantising import can_multiply_integers, float_linear, integer_linear, multiplies_bf16
+from reluformer.models.reluformer import ReLUFormerForConditionalGeneration
+from reluformer.translation.engine.keys import TreeKeys
+from reluformer.translation.engine.layers import (
+    FeedForward,
+    Reading,
+    Writing,
+    normer,
+    unlike_attention,
+    unlike_feedforward,
+)
+
+FLOATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+def obstacle(model: Any) -> str | None:
+    """Why an :class:`Engine` cannot run a model, or None if it can."""
+    if not isinstance(model, ReLUFormerForConditionalGeneration):
+        return f"a {type(model).__name__}"
+    if model.device.type != "cpu":
+        return f"a model on {model.device}"
+    config = model.config
+    if not config.decoder_layers:
+        return "no decoder layer"
+    if not isinstance(config.eos_token_id, int):
+        return "no or several tokens that end a target"
+    if config.key_heads != config.heads:
+        return "heads that share keys"
+    if any(getattr(module, "softmax_share", None) is not None for module in model.modules()):
+        return "a softmax_share, which training sets"
+    unlike = [unlike_attention(site, config.memory(site)) for site in ("encoder_self", "decoder_self", "cross")]
+    return next(filter(None, [*unlike, unlike_feedforward(config.memory("ffn"))]), None)
+
+
+class Engine:
+    """What a model computes, by the fewest calls.
+
+    Args:
+        model: One without an :func:`obstacle`.
+        precision: Of products with weights: ``int8``, ``bf16`` or ``fp32``. All else is float32, but keys and values
+            that are kept are bf16 unless ``fp32`` is asked for, where the CPU multiplies bf16 itself: to read them is
+            what a step of a long document waits for.
+    """
+
+    def __init__(self, model: Any, precision: str = "fp32") -> None:
+        if (reason := obstacle(model)) is not None:
+            raise ValueError(f"model must be a ReLUFormer of plain memories on a CPU, got {reason}")
+        integers = precision == "int8"
+        if not integers and precision not in FLOATS:
+            raise ValueError(f"precision must be one of int8, {', '.join(FLOATS)}, got {precision!r}")
+        if integers and not can_multiply_integers():
+            raise ValueError("precision int8: this PyTorch has no int8 matrices for this CPU; there are fp32 and bf16")
+        make = integer_linear if integers else partial(float_linear, dtype=FLOATS[precision])
+        self.config, self.precision = model.config, precision
+        self.kept = torch.bfloat16 if precision != "fp32" and multiplies_bf16() else torch.float32
+        self._versions = _versions(model)
+        config, inner = model.config, model.model
+        self.heads, self.head_dim = config.heads, config.d_model // config.heads
+        self.embeddings = inner.shared.weight.detach().float() * math.sqrt(config.d_model)
+        self.positions = [_Positions(side.positions, config.d_model) for side in (inner.encoder, inner.decoder)]
+        self.reading = [(Reading(x.self_attention, make), _ffn(x, make)) for x in inner.encoder.layers]
+        self.writing = [
+            (Writing(x.self_attention, make, own=True), Writing(x.cross_attention, make, own=False), _ffn(x, make))
+            for x in inner.decoder.layers
+        ]
+        self.read_norm, self.write_norm = normer(inner.encoder.norm), normer(inner.decoder.norm)
+        head = model.get_output_embeddings()
+        self.head = make(head.weight, head.bias)
+
+    def is_current(self, model: Any) -> bool:
+        """Whether the model still has the weights that this was made of."""
+        return self._versions == _versions(model)
+
+    def read(self, sources: list[list[int]]) -> tuple[Tensor, Tensor]:
+        """States ``(S, N, width)`` of sources, and which of them are no padding, ``(S, N)``."""
+        width = max(map(len, sources))
+        lengths = torch.tensor([len(x) for x in sources])
+        mask = torch.arange(width) < lengths[:, None]
+        # Any token will do as padding: nobody sees it.
+        x = self.embeddings[torch.tensor([x + [0] * (width - len(x)) for x in sources]).flatten()]
+        x, rotate = self.positions[0].add(x, 0, width, self.head_dim)
+        needed = None if bool(mask.all()) else mask
+        for attention, ffn in self.reading:
+            x = attention(x, partial(attention.look_up, sources=len(sources), mask=needed, rotate=rotate))
+            x = x if ffn is None else ffn(x, ffn.look_up)
+        return self.read_norm(x).view(len(sources), width, -1), mask
+
+    def start(self, sources: list[list[int]], beam: int) -> "Decoding":
+        """Read sources and be ready to write, ``beam`` hypotheses of each."""
+        return Decoding(self, *self.read(sources), beam)
+
+
+class Decoding:
+    """Sources that were read, and what the decoder keeps of them and of the targets so far."""
+
+    def __init__(self, engine: Engine, states: Tensor, mask: Tensor, beam: int) -> None:
+        self.engine, self.beam, self.position = engine, beam, 0
+        sources, length, _ = states.shape
+        heads, head_dim = engine.heads, engine.head_dim
+        self.own = TreeKeys(len(engine.writing), sources, beam, heads, head_dim, engine.kept)
+        rows, count = states.flatten(0, 1), mask.sum(1)
+        self.source: list[Tensor] = []  # of each layer (2, S, H, N, D)
+        for _, cross, _ in engine.writing:
+            made = cross.source(rows).view(sources, length, 2, heads, head_dim)
+            made = made * mask[:, :, None, None, None]
+            made[:, :, 1] *= (count / 2).pow(-cross.settings.alpha)[:, None, None, None]
+            self.source.append(made.permute(2, 0, 3, 1, 4).to(engine.kept).contiguous())
+        self.mask = None if bool(mask.all()) else mask[:, None].float()  # (S, 1, N)
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Logits ``(S * beam, V)`` of what follows these tokens ``(S * beam,)``, one more of each hypothesis."""
+        engine = self.engine
+        x, rotate = engine.positions[1].add(engine.embeddings[tokens], self.position, 1, engine.head_dim)
+        self.position += 1
+        self.own.begin_step()
+        for layer, (own, cross, ffn) in enumerate(engine.writing):
+            x = own(x, partial(self._look_at_own, layer=layer, rotate=rotate))
+            x = cross(x, partial(self._look_at_source, layer=layer))
+            x = x if ffn is None else ffn(x, ffn.look_up)
+        return engine.head(engine.write_norm(x))
+
+    def _look_at_own(self, rows: Tensor, layer: int, rotate: Any) -> Tensor:
+        own = self.engine.writing[layer][0]
+        q, k, v = own.inputs(rows).view(-1, self.beam, 3, own.heads, self.engine.head_dim).unbind(2)  # (S, beam, H, D)
+        if rotate is not None:
+            q, k = rotate(q, k)
+        owned = self.own.owned if self.beam > 1 or own.sees_zeros else None
+        return own.output(own.weigh(q, *self.own.write(layer, k, v), self.position, owned))
+
+    def _look_at_source(self, rows: Tensor, layer: int) -> Tensor:
+        cross = self.engine.writing[layer][1]
+        q = cross.inputs(rows).view(-1, self.beam, cross.heads, self.engine.head_dim)
+        k, v = self.source[layer].flatten(1, 2)  # (S * H, N, D)
+        return cross.output(cross.weigh(q, k, v, 2.0, self.mask if cross.sees_zeros else None))
+
+    def keep(self, sources: Tensor) -> None:
+        """Go on with some of the sources alone."""
+        self.own.keep(sources)
+        self.source = [x.index_select(1, sources) for x in self.source]
+        self.mask = None if self.mask is None else self.mask.index_select(0, sources)
+
+
+class _Positions:
+    """What positions add to embeddings, or how they turn queries and keys; made when first asked for."""
+
+    def __init__(self, module: Any, width: int) -> None:
+        self.module, self.width = module, width
+        self.table = torch.empty(0, width)
+
+    def add(self, x: Tensor, first: int, count: int, head_dim: int) -> tuple[Tensor, Any]:
+        """``x (S * count, width)`` with its positions, and how they turn what has ``count`` positions, if they do."""
+        position = torch.arange(first, first + count)[None]
+        if self.module.kind == "rotary":
+            return x, rotation(position, head_dim)
+        if first + count > len(self.table):
+            most = 2 * (first + count)
+            if self.module.learned is not None:
+                most = max(min(most, len(self.module.learned.weight)), first + count)
+            nothing = torch.zeros(1, most, self.width)
+            self.table = self.module(nothing, torch.arange(most)[None]).float()[0]
+        return (x.view(-1, count, self.width) + self.table[first : first + count]).view(x.shape), None
+
+
+def _ffn(layer: Any, make: Any) -> FeedForward | None:
+    return None if layer.ffn is None else FeedForward(layer.ffn, make)
+
+
+def _versions(model: Any) -> tuple[tuple[int, int], ...]:
+    """Changes with every change of a weight."""
+    found = model.state_dict(keep_vars=True).values()
+    return tuple((x.data_ptr(), 0 if x.is_inference() else x._version) for x in found)

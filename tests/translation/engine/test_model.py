@@ -1,0 +1,113 @@
+"""The engine computes what the model computes."""
+
+import pytest
+import torch
+
+from reluformer.models.quantising import can_multiply_integers
+from reluformer.translation.engine import Engine, obstacle
+from tests.translation.conftest import VOCABULARY, tiny_model
+from tests.translation.stubs import Copier
+
+SOFTMAX = {"activation": "softmax", "alpha": 0.0, "gamma": "none"}
+SOURCES = [[5, 9, 2], [7, 8, 9, 10, 11, 2], [4, 2]]
+MODELS = [
+    {},
+    {"norm_order": "post"},
+    {"positions": "rotary"},
+    {"positions": "learned"},
+    {"ffn": {"slots": 0}},
+    {"encoder_self": {"activation": "relu_squared"}, "cross": {"activation": "relu_squared", "alpha": 1.0}},
+    {"decoder_self": {"activation": "relu_squared", "gamma": "shared"}, "encoder_layers": 0},
+    {"encoder_self": SOFTMAX, "decoder_self": SOFTMAX, "cross": SOFTMAX},
+    {"tie_word_embeddings": False, "decoder_layers": 2},
+]
+
+
+def model_of(fields):
+    model = tiny_model(**fields)
+    with torch.no_grad():
+        for name, x in model.named_parameters():
+            if x.dim() == 1:  # biases, norms and gammas start as nothing or alike: let them count
+                x.add_(0.3 * torch.randn(x.shape, generator=torch.Generator().manual_seed(len(name))))
+    return model
+
+
+def padded(sources: list[list[int]]) -> dict[str, torch.Tensor]:
+    width = max(map(len, sources))
+    return {
+        "input_ids": torch.tensor([x + [0] * (width - len(x)) for x in sources]),
+        "attention_mask": torch.tensor([[1] * len(x) + [0] * (width - len(x)) for x in sources]),
+    }
+
+
+@torch.inference_mode()
+def logits_of(engine: Engine, targets: torch.Tensor) -> torch.Tensor:
+    """Step by step, one hypothesis per source."""
+    decoding = engine.start(SOURCES, 1)
+    return torch.stack([decoding.step(tokens) for tokens in targets.T], dim=1)
+
+
+@pytest.mark.parametrize("fields", MODELS, ids=str)
+def test_the_same_logits(fields) -> None:
+    model = model_of(fields)
+    targets = torch.randint(3, VOCABULARY, (3, 12), generator=torch.Generator().manual_seed(1))
+    expected = model.double()(**padded(SOURCES), decoder_input_ids=targets).logits
+    found = logits_of(Engine(model.float()), targets)
+    torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("fields", MODELS[:2] + MODELS[-2:-1], ids=str)
+@pytest.mark.parametrize(("precision", "most"), [("bf16", 0.02), ("int8", 0.05)])
+def test_nearly_the_same_logits(fields, precision: str, most: float) -> None:
+    if precision == "int8" and not can_multiply_integers():
+        pytest.skip("PyTorch has no int8 matrices here")
+    model = model_of(fields)
+    targets = torch.randint(3, VOCABULARY, (3, 12), generator=torch.Generator().manual_seed(1))
+    expected = model(**padded(SOURCES), decoder_input_ids=targets).logits
+    found = logits_of(Engine(model, precision), targets)
+    assert 0 < (found - expected).norm() / expected.norm() < most
+
+
+def test_it_notices_new_weights() -> None:
+    model = tiny_model()
+    engine = Engine(model)
+    assert engine.is_current(model)
+    with torch.no_grad():
+        model.model.decoder.layers[0].ffn.memory.keys.weight.add_(1)
+    assert not engine.is_current(model)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"cross": {"norm": "layer"}}, "cross.norm layer"),
+        ({"decoder_self": {"bias": 0.0}}, "decoder_self.bias 0.0"),
+        ({"encoder_self": {"activation": "gelu"}}, "encoder_self.activation gelu"),
+        ({"encoder_self": SOFTMAX | {"alpha": 0.5}}, "encoder_self.alpha 0.5"),
+        ({"decoder_self": {"slots": 4}}, "decoder_self.slots 4"),
+        ({"ffn": {"activation": "softmax"}}, "ffn.activation softmax"),
+        ({"key_heads": 1}, "heads that share keys"),
+        ({"decoder_layers": 0}, "no decoder layer"),
+        ({"eos_token_id": [2, 3]}, "no or several tokens that end a target"),
+    ],
+)
+def test_other_memories_are_refused(fields, words: str) -> None:
+    model = tiny_model(**fields)
+    assert obstacle(model) == words
+    with pytest.raises(ValueError, match=f"model must be a ReLUFormer of plain memories on a CPU, got {words}"):
+        Engine(model)
+
+
+def test_other_models_are_refused() -> None:
+    assert obstacle(Copier()) == "a Copier"
+    model = tiny_model()
+    model.model.decoder.layers[0].cross_attention.memory.softmax_share = torch.tensor(0.5)
+    assert obstacle(model) == "a softmax_share, which training sets"
+    with pytest.raises(ValueError, match="precision must be one of int8, fp32, bf16, got 'half'"):
+        Engine(tiny_model(), "half")
+
+
+def test_without_integers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reluformer.translation.engine.model.can_multiply_integers", lambda: False)
+    with pytest.raises(ValueError, match="no int8 matrices"):
+        Engine(tiny_model(), "int8")
