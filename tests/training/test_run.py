@@ -303,3 +303,20 @@ def test_lengths_that_vary_are_compiled_once(family: str) -> None:
         counts.append(counter.frame_count)
     assert counts[0] > 2
     assert counts == [counts[0]] * 4
+
+
+@torch.fx.experimental._config.patch(use_duck_shape=True)
+@torch._dynamo.config.patch(recompile_limit=8, fail_on_recompile_limit_hit=True)
+def test_many_models_are_compiled_in_one_process() -> None:
+    """As in a study, whose arms differ: PyTorch would run the ninth kind of model, slowly, as it is."""
+    torch.compiler.reset()
+    for kind in range(10):
+        attention = {"alpha": kind / 10}
+        fields: dict[str, Any] = {"encoder_layers": 1, "decoder_layers": 1, "encoder_self": attention}
+        config = ReLUFormerConfig.preset("reluformer-tiny", vocab_size=8, **fields)
+        model = ReLUFormerForConditionalGeneration(config).train()
+        counter = torch._dynamo.testing.CompileCounter()
+        _compile(model, backend=counter)
+        ids = torch.arange(2, 8)[None].repeat(2, 1)
+        model(ids, labels=ids).loss.backward()
+        assert counter.frame_count > 0

@@ -29,6 +29,7 @@ from reluformer.training.recipe import Recipe
 from reluformer.training.trainer import TranslationTrainer, evaluations_of, is_over
 from reluformer.training.validation import Validation
 
+KINDS = 64  # of models that one process compiles
 MULTIPLE = 8  # of lengths and of the vocabulary: tensor cores take no less
 
 
@@ -124,11 +125,14 @@ def model_config(recipe: Recipe, vocabulary: int) -> ReLUFormerConfig:
 def _compile(model: Any, **options: Any) -> None:
     """Compile layers for lengths that vary from the start, those of source and target each by itself.
 
-    In the first batch they may be the same by chance, and PyTorch would take that for a rule.
+    In the first batch they may be the same by chance, and PyTorch would take that for a rule. It also gives up on a
+    function after eight kinds of calls, but a process of a study has a model of another kind for every arm.
     """
+    import torch._dynamo.config as dynamo
     from torch.fx.experimental import _config as symbolic_shapes
 
     symbolic_shapes.use_duck_shape = False
+    dynamo.recompile_limit = max(dynamo.recompile_limit, KINDS)
     model.compile_layers(dynamic=True, **options)
 
 
