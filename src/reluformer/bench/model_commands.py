@@ -1,0 +1,209 @@
+"""``reluformer bench`` of whole models, of training and of data: parse, measure, print, keep."""
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from reluformer.bench import tables
+from reluformer.bench.options import Device, Dtype, Out, Quick, Report, device_of, dtype_of, numbers_of
+
+Size = Annotated[str, typer.Option(help="preset: tiny, small or base")]
+Lengths = Annotated[str | None, typer.Option(help="of source and target, e.g. 512,1024,2048")]
+
+
+def training(
+    device: Device = "auto",
+    dtype: Dtype = None,
+    size: Size = "small",
+    lengths: Lengths = None,
+    tokens: Annotated[int | None, typer.Option(min=1, help="target tokens per step")] = None,
+    out: Out = None,
+    quick: Quick = False,
+) -> None:
+    """A training step of ReLUFormer, its softmax twin and a stock Marian of the same size."""
+    where = device_of(device)
+    gpu = where.type == "cuda"
+    default = [16] if quick else [512, 1024, 2048, 8192] if gpu else [128]
+    budget = tokens or (131072 if gpu and not quick else 256)  # enough that launches do not take the time
+    _race_models("training", size, numbers_of("--lengths", lengths, default), budget, where, dtype, out, quick)
+
+
+def generation(
+    device: Device = "auto",
+    dtype: Dtype = None,
+    size: Size = "small",
+    lengths: Lengths = None,
+    sequences: Annotated[int | None, typer.Option(min=1, help="sequences in the batch")] = None,
+    beams: Annotated[int, typer.Option(min=1, help="1 for greedy decoding")] = 1,
+    out: Out = None,
+    quick: Quick = False,
+) -> None:
+    """Decoding with ReLUFormer, its softmax twin and a stock Marian of the same size."""
+    where = device_of(device)
+    gpu = where.type == "cuda"
+    sizes = numbers_of("--lengths", lengths, [8] if quick else [128, 512] if gpu else [32])
+    _race_models("generation", size, sizes, sequences or (2 if quick else 32), where, dtype, out, quick, beams)
+
+
+def translation(
+    lengths: Annotated[str | None, typer.Option(help="of source and target, e.g. 32,384")] = None,
+    beams: Annotated[str | None, typer.Option(help="e.g. 1,5; 1 is greedy")] = None,
+    sequences: Annotated[str | None, typer.Option(help="in a batch, e.g. 1,16; by default 1 and 512 tokens")] = None,
+    layers: Annotated[str, typer.Option(help="of encoder and decoder")] = "6,2",
+    slots: Annotated[int, typer.Option(min=1, help="of the FFN")] = 1024,
+    vocabulary: Annotated[int, typer.Option(min=16, help="tokens")] = 8000,
+    without: Annotated[str, typer.Option(help="leave out contestants with these words in their names: bf,twin")] = "",
+    out: Out = None,
+    quick: Quick = False,
+) -> None:
+    """Translation on a CPU, int8 and float32: this model, its twin, Hugging Face's generate, CTranslate2."""
+    import tempfile
+
+    from reluformer.bench import translation as race
+
+    depth = numbers_of("--layers", layers, [])
+    if len(depth) != 2:
+        raise typer.BadParameter(f"takes two numbers, got {layers!r}", param_hint="--layers")
+    width, heads = (32, 2) if quick else (512, 8)
+    shape = race.Shape(depth[0], depth[1], width, heads, 64 if quick else slots, 100 if quick else vocabulary)
+    words = [word.strip().lower() for word in without.split(",") if word.strip()]
+    report = Report("translation", torch.device("cpu"), out)
+    rows: list[race.Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        writers = race.contestants(shape, Path(folder))
+        writers = {name: write for name, write in writers.items() if not any(word in name.lower() for word in words)}
+        for length in numbers_of("--lengths", lengths, [8] if quick else [32, 384]):
+            for batch in numbers_of("--sequences", sequences, [2] if quick else [1, max(4, 512 // length)]):
+                for beam in numbers_of("--beams", beams, [1, 5]):
+                    with report.console.status(f"length {length}, {batch} sequences, {beam} beams"):
+                        load = race.Load(length, batch, beam)
+                        rows += race.race(shape, writers, load, *((0.01, 1) if quick else (2.0, 3)))
+                    report.keep(rows)
+    cells = [
+        (
+            r.name,
+            *map(str, (r.load.length, r.load.batch, r.load.beams)),
+            *map(tables.number, (r.tokens_per_s, r.vs_stock, r.vs_ctranslate2)),
+        )
+        for r in rows
+    ]
+    columns = ["", "length", "batch", "beams", "tokens/s", "against generate", "against CTranslate2"]
+    title = f"translation, {layers} layers, {width} wide, {shape.slots} slots, vocabulary of {shape.vocabulary}"
+    report.console.print(tables.plain_table(title, columns, cells))
+    report.lines(sorted({f"{r.name}: {r.note}" for r in rows if r.note}))
+    report.finish(rows, figure=False)
+
+
+def data(
+    inputs: Annotated[list[str], typer.Argument(help="as reluformer data prepare takes them")],
+    languages: Annotated[str, typer.Option(help="source and target, e.g. en-de")],
+    lengths: Annotated[str, typer.Option(help="tokens to pack to, 0 for sentences")] = "0,512,1024",
+    out: Out = None,
+) -> None:
+    """Preparing a corpus: seconds, pairs per second, memory."""
+    import tempfile
+
+    from reluformer.bench import preparation
+    from reluformer.data.files import DataError
+
+    report = Report("data", torch.device("cpu"), out)
+    with tempfile.TemporaryDirectory() as folder, report.console.status("preparing"):
+        try:
+            row = preparation.measure(inputs, languages, ["--lengths", lengths], Path(folder) / "data")
+        except DataError as error:
+            raise typer.BadParameter(" ".join(str(error).split()), param_hint="INPUTS") from None
+    cells = [(row.inputs, f"{row.pairs:,}", *map(tables.number, (row.seconds, row.pairs_per_s, row.peak_mib)))]
+    columns = ["inputs", "pairs", "seconds", "pairs/s", "peak MiB"]
+    report.console.print(tables.plain_table("data preparation", columns, cells))
+    report.finish([row], figure=False)
+
+
+def trainers(
+    data: Annotated[Path, typer.Option(help="folder that reluformer data prepare wrote")],
+    lengths: Lengths = None,
+    size: Size = "small",
+    cost: Annotated[int | None, typer.Option(min=1, help="of a batch, as in a recipe")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="updates that are timed")] = 60,
+    out: Out = None,
+    quick: Quick = False,
+) -> None:
+    """Training runs on real data: ours and its twin, and a stock Marian with Hugging Face's own trainer."""
+    import tempfile
+
+    from reluformer.bench import trainers
+    from reluformer.data.files import DataError
+
+    where = device_of("auto")
+    gpu = where.type == "cuda"
+    report = Report("trainers", where, out)
+    rows: list[trainers.Row] = []
+    steps, warmup = (2, 1) if quick else (steps, 40 if gpu else 3)  # lengths vary: compiling takes several steps
+    for length in numbers_of("--lengths", lengths, [0] if quick else [0, 1024], least=0):
+        budget = cost or (131072 if gpu else 512 if quick else 2048)
+        run = trainers.Run(str(data), "tiny" if quick else size, length, budget, steps + warmup, warmup, gpu)
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                for row in trainers.race(run, Path(folder)):
+                    rows.append(row)
+                    report.keep(rows)
+            except DataError as error:
+                raise typer.BadParameter(str(error), param_hint="--data") from None
+    cells = [
+        (
+            r.name,
+            str(r.run.length or "sentence"),
+            *map(tables.number, (r.tokens_per_step, r.tokens_per_s)),
+            "n/a" if r.busy is None else f"{r.busy:.0%}",
+            tables.number(r.vs_marian),
+        )
+        for r in rows
+    ]
+    columns = ["", "length", "tokens/step", "tokens/s", "GPU busy", "against Marian"]
+    report.console.print(tables.plain_table(f"trainers, {rows[0].run.size}, {data.name}", columns, cells))
+    report.finish(rows)
+
+
+def _race_models(
+    kind: str,
+    size: str,
+    lengths: list[int],
+    amount: int,
+    device: torch.device,
+    dtype: str | None,
+    out: Path | None,
+    quick: bool,
+    beams: int = 1,
+) -> None:
+    """``amount`` is tokens per step in training, sequences per batch in generation."""
+    from reluformer.bench import models
+    from reluformer.models.configuration import SIZES
+
+    size = "tiny" if quick else size
+    if size not in SIZES:
+        raise typer.BadParameter(f"takes {', '.join(SIZES)}, got {size!r}", param_hint="--size")
+    report = Report(kind, device, out, "" if beams == 1 else f"-{beams}-beams")
+    rows: list[models.Row] = []
+    for length in lengths:
+        batch = max(1, amount // length) if kind == "training" else amount
+        load = models.Load(size, length, batch, 100 if quick else 16000, dtype_of(dtype, device), beams)
+        with report.console.status(f"length {length}"):
+            rows += getattr(models, kind)(load, device, *((0.01, 1) if quick else (2.0, 5)))
+        report.keep(rows)
+    cells = [
+        (
+            r.name,
+            str(r.load.length),
+            str(r.load.batch),
+            tables.number(r.ms),
+            tables.number(r.tokens_per_s),
+            tables.number(r.vs_twin),
+            tables.number(r.vs_marian),
+        )
+        for r in rows
+    ]
+    columns = ["", "length", "batch", "ms", "tokens/s", "against the twin", "against Marian"]
+    report.console.print(tables.plain_table(f"{kind}, {size}, {rows[0].load.dtype}", columns, cells))
+    report.lines([f"{r.name}, length {r.load.length}: {r.note}" for r in rows if r.note])
+    report.finish(rows)

@@ -1,0 +1,199 @@
+"""``reluformer bench`` of the operator: parse, measure, print, keep."""
+
+from typing import Annotated
+
+import typer
+
+from reluformer.bench import attention as attention_bench
+from reluformer.bench import decode as decode_bench
+from reluformer.bench import forgetting as forgetting_bench
+from reluformer.bench import memory as memory_bench
+from reluformer.bench import tables
+from reluformer.bench.options import Device, Dtype, Out, Quick, Report, device_of, dtype_of, numbers_of, positives_of
+
+_CAUSAL = {"both": [False, True], "yes": [True], "no": [False]}
+
+
+def attention(
+    device: Device = "auto",
+    dtype: Dtype = None,
+    head_dims: Annotated[str | None, typer.Option(help="e.g. 64,128")] = None,
+    lengths: Annotated[str | None, typer.Option(help="e.g. 1024,4096,16384")] = None,
+    tokens: Annotated[int | None, typer.Option(min=1, help="tokens per call, over all its sequences")] = None,
+    width: Annotated[int | None, typer.Option(min=1, help="heads x head dim")] = None,
+    causal: Annotated[str, typer.Option(help="both, yes or no")] = "both",
+    without: Annotated[
+        str, typer.Option(help="leave out contestants with these words in their names: eager,flex")
+    ] = "",
+    out: Out = None,
+    quick: Quick = False,
+) -> None:
+    """Forward, backward and both: this operator, eager ReLU, SDPA softmax, FlexAttention."""
+    where = device_of(device)
+    gpu = where.type == "cuda"
+    if causal not in _CAUSAL:
+        raise typer.BadParameter(f"takes both, yes or no, got {causal!r}", param_hint="--causal")
+    shapes = list(
+        attention_bench.settings(
+            head_dims=numbers_of("--head-dims", head_dims, [64, 128] if gpu and not quick else [64]),
+            causal=_CAUSAL[causal],
+            lengths=numbers_of(
+                "--lengths", lengths, [256] if quick else [1024, 4096, 16384] if gpu else [512, 2048, 8192]
+            ),
+            tokens=tokens or (16384 if gpu and not quick else 1),
+            width=width or (128 if quick else 2048 if gpu else 512),
+            dtype=dtype_of(dtype, where),
+        )
+    )
+    words = [word.strip().lower() for word in without.split(",") if word.strip()]
+    report = Report("attention", where, out)
+    rows: list[attention_bench.Row] = []
+    for i, shape in enumerate(shapes):
+        with report.console.status(f"length {shape.length}, head dim {shape.head_dim}, causal {shape.causal}"):
+            seconds, fewest = (0.01, 1) if quick else (0.2, 10) if gpu else (1.0, 3)
+            rows += attention_bench.measure(shape, where, seconds, fewest, quick, words)
+        after = shapes[i + 1] if i + 1 < len(shapes) else None
+        if after is None or (after.head_dim, after.causal) != (shape.head_dim, shape.causal):
+            group = [r for r in rows if (r.setting.head_dim, r.setting.causal) == (shape.head_dim, shape.causal)]
+            report.console.print(tables.attention_table(group))
+            report.lines(tables.notes(group))
+        report.keep(rows)  # after every setting, so that an interrupted run leaves what it has
+    report.finish(rows)
+
+
+def forgetting(
+    device: Device = "auto",
+    dtype: Dtype = None,
+    head_dims: Annotated[str | None, typer.Option(help="e.g. 64,128")] = None,
+    lengths: Annotated[str | None, typer.Option(help="e.g. 1024,4096,16384")] = None,
+    strengths: Annotated[str, typer.Option(help="mean -log of the gates, weakest first")] = "0.0001,0.1",
+    tokens: Annotated[int | None, typer.Option(min=1, help="tokens per call, over all its sequences")] = None,
+    width: Annotated[int | None, typer.Option(min=1, help="heads x head dim")] = None,
+    out: Out = None,
+    quick: Quick = False,
+) -> None:
+    """Causal attention with forget gates: this operator, and softmax through FlexAttention and by the formula."""
+    where = device_of(device)
+    gpu = where.type == "cuda"
+    shapes = list(
+        forgetting_bench.settings(
+            head_dims=numbers_of("--head-dims", head_dims, [64]),
+            lengths=numbers_of("--lengths", lengths, [256] if quick else [1024, 4096, 16384] if gpu else [512, 2048]),
+            strengths=positives_of("--strengths", strengths),
+            tokens=tokens or (16384 if gpu and not quick else 1),
+            width=width or (128 if quick else 2048 if gpu else 512),
+            dtype=dtype_of(dtype, where),
+        )
+    )
+    report = Report("forgetting", where, out)
+    rows: list[forgetting_bench.Row] = []
+    for shape in shapes:
+        with report.console.status(f"length {shape.length}, strength {shape.strength:g}"):
+            seconds, fewest = (0.01, 1) if quick else (0.2, 10) if gpu else (1.0, 3)
+            rows += forgetting_bench.measure(shape, where, seconds, fewest, quick)
+        forgetting_bench.compare(rows)
+        report.keep(rows)
+    cells = [
+        (
+            r.name,
+            str(r.setting.head_dim),
+            str(r.setting.length),
+            f"{r.setting.strength:g}",
+            *(tables.number(x.get(kind)) for kind in forgetting_bench.PASSES for x in (r.ms, r.vs_flex, r.vs_weakest)),
+        )
+        for r in rows
+    ]
+    passes = [cell for kind in ("forward", "fwd+bwd") for cell in (kind, "flex", "weak")]
+    title = f"causal, forget gates, {rows[0].setting.dtype}"
+    caption = "ms; how many times as fast as FlexAttention, and as with the weakest gates"
+    columns = ["", "dim", "length", "-log f", *passes]
+    report.console.print(tables.plain_table(title, columns, cells, caption))
+    report.lines([f"{r.name}, length {r.setting.length}: {r.note}" for r in rows if r.note])
+    report.finish(rows)
+
+
+def decode(
+    device: Device = "auto",
+    dtype: Dtype = None,
+    sequences: Annotated[int | None, typer.Option(min=1, help="sequences in the batch")] = None,
+    keys: Annotated[int | None, typer.Option(min=1, help="keys in each cache")] = None,
+    heads: Annotated[
+        str | None, typer.Option(help="query heads/key heads x head dim, e.g. 32/8x128,16/16x64 (the default)")
+    ] = None,
+    out: Out = None,
+    quick: Quick = False,
+) -> None:
+    """One query per sequence against a long cache, beside a plain copy of as many bytes."""
+    where = device_of(device)
+    gpu = where.type == "cuda"
+    sequences = sequences or (32 if gpu and not quick else 4)
+    keys = keys or (256 if quick else 32768 if gpu else 8192)
+    caches = [
+        decode_bench.Cache(sequences, keys, query_heads, key_heads, head_dim, dtype_of(dtype, where))
+        for query_heads, key_heads, head_dim in _head_layouts(heads or "32/8x128,16/16x64")
+    ]
+    report = Report("decode", where, out)
+    rows: list[decode_bench.Row] = []
+    for cache in caches:
+        with report.console.status(str(cache)):
+            found = decode_bench.measure(cache, where, *((0.01, 1) if quick else (0.3, 10)))
+        rows += found
+        cells = [
+            (r.name, tables.number(r.ms), tables.number(r.gb_per_s), f"{r.of_copy:.0%}" if r.of_copy else "n/a")
+            for r in found
+        ]
+        report.console.print(tables.plain_table(str(cache), ["", "ms", "GB/s", "of copy"], cells))
+        report.lines([f"{r.name}: {r.note}" for r in found if r.note])
+    report.finish(rows)
+
+
+def memory(
+    device: Device = "auto",
+    dtype: Dtype = None,
+    lengths: Annotated[str | None, typer.Option(help="e.g. 4096,16384,131072")] = None,
+    heads: Annotated[int | None, typer.Option(min=1)] = None,
+    head_dim: Annotated[int, typer.Option(min=1)] = 64,
+    out: Out = None,
+    quick: Quick = False,
+) -> None:
+    """Peak memory of forward and backward beyond inputs, outputs and gradients, by length."""
+    where = device_of(device)
+    gpu = where.type == "cuda"
+    default = [256, 512] if quick else [2**i for i in range(12, 18)] if gpu else [1024, 2048, 4096, 8192]
+    sizes = numbers_of("--lengths", lengths, default)
+    heads = heads or (2 if quick else 16 if gpu else 8)
+    report = Report("memory", where, out)
+    rows: list[memory_bench.Row] = []
+    for statistics in (False, True):
+        for length in sizes:
+            with report.console.status(f"length {length}"):
+                rows.append(memory_bench.measure(length, heads, head_dim, dtype_of(dtype, where), statistics, where))
+    cells = [
+        (
+            str(r.length),
+            "yes" if r.statistics else "no",
+            tables.number(r.ms),
+            tables.number(r.extra_mib),
+            tables.number(r.bytes_per_token),
+        )
+        for r in rows
+    ]
+    title = f"forward + backward, causal, one sequence, {heads} heads x {head_dim}, {rows[0].dtype}"
+    columns = ["length", "statistics", "ms", "extra MiB", "extra bytes per token"]
+    report.console.print(tables.plain_table(title, columns, cells))
+    report.lines([f"length {r.length}: {r.note}" for r in rows if r.note])
+    report.finish(rows)
+
+
+def _head_layouts(text: str) -> list[tuple[int, int, int]]:
+    """``32/8x128,16/16x64`` as triples."""
+    found = []
+    for part in text.split(","):
+        numbers = part.replace("/", "x").split("x")
+        if part.count("/") != 1 or len(numbers) != 3 or not all(n.strip().isdecimal() and int(n) > 0 for n in numbers):
+            raise typer.BadParameter(f"takes e.g. 32/8x128,16/16x64, got {text!r}", param_hint="--heads")
+        query_heads, key_heads, head_dim = map(int, numbers)
+        if query_heads % key_heads:
+            raise typer.BadParameter(f"query heads must be a multiple of key heads, got {part!r}", param_hint="--heads")
+        found.append((query_heads, key_heads, head_dim))
+    return found
