@@ -2,14 +2,11 @@
 
 import itertools
 import json
-import re
-import subprocess
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import torch
 import triton
+from assembling import assemble
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -18,7 +15,6 @@ from reluformer.ops.triton.backward import key_kernel
 from reluformer.ops.triton.common import LENGTHS
 from reluformer.ops.triton.forward import forward_kernel
 
-TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 LENGTH = 16384
 FLOATS = ("divisor", "alpha", "scale", "uniform")
 TYPES = {"c": "*fp64", "dk": "*bf16", "dv": "*bf16", "out": "*bf16"}
@@ -67,18 +63,7 @@ def compile_kernel(which: str, d: int, forget: bool, stats: bool) -> dict[str, A
     made = triton.compile(
         source, target=GPUTarget("cuda", 90, 32), options={"num_warps": tile.warps, "num_stages": tile.stages}
     )
-    with tempfile.TemporaryDirectory() as folder:
-        ptx, cubin = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
-        ptx.write_text(made.asm["ptx"])
-        said = subprocess.run(
-            [TOOLS / "ptxas", "-v", "--gpu-name=sm_90a", ptx, "-o", cubin], capture_output=True, text=True, check=True
-        )
-    words = said.stdout + said.stderr
-    found = {"registers": r"Used (\d+) registers", "stack": r"(\d+) bytes stack frame"}
-    numbers = {name: int(match[1]) if (match := re.search(words_of, words)) else 0 for name, words_of in found.items()}
-    complaints = re.findall(r"\((C75\d\d)\)", words)  # serialised products
-    case = {"kernel": which, "d": d, "forget": forget, "stats": stats}
-    return case | {"shared": made.metadata.shared, **numbers, "complaints": complaints}
+    return {"kernel": which, "d": d, "forget": forget, "stats": stats} | assemble(made)
 
 
 if __name__ == "__main__":

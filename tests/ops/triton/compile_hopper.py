@@ -2,23 +2,18 @@
 
 import itertools
 import json
-import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import triton
+from assembling import assemble
 from triton.backends.compiler import GPUTarget
 from triton.experimental.gluon._runtime import GluonASTSource
 from triton.experimental.gluon.language import NVMMASharedLayout
 
 from reluformer.ops.triton.common import LENGTHS
 from reluformer.ops.triton.hopper import backward, forward
-
-TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 
 def tensor_map(dtype: str, block: Sequence[int], swizzle: int = 128) -> str:
@@ -71,25 +66,7 @@ def compile_kernel(which: str, d: int, causal: bool, stats: bool) -> dict[str, o
     aligned = {(i,): [["tt.divisibility", 16]] for i in known}
     source = GluonASTSource(kernel, signature, values, aligned)
     made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
-    with tempfile.TemporaryDirectory() as folder:
-        ptx, cubin = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
-        ptx.write_text(made.asm["ptx"])
-        said = subprocess.run(
-            [TOOLS / "ptxas", "-v", "--gpu-name=sm_90a", ptx, "-o", cubin], capture_output=True, text=True, check=True
-        )
-    words = said.stdout + said.stderr
-    stack = re.search(r"(\d+) bytes stack frame", words)
-    registers = re.search(r"Used (\d+) registers", words)
-    return {
-        "kernel": which,
-        "d": d,
-        "causal": causal,
-        "stats": stats,
-        "shared": made.metadata.shared,
-        "registers": int(registers[1]) if registers else 0,
-        "stack": int(stack[1]) if stack else 0,
-        "complaints": re.findall(r"\((C75\d\d)\)", words),  # serialised products, register counts ignored
-    }
+    return {"kernel": which, "d": d, "causal": causal, "stats": stats} | assemble(made)
 
 
 if __name__ == "__main__":

@@ -364,6 +364,7 @@ def hopper_key_kernel(
         tma.async_copy_global_to_shared(v_desc, [batch, key_head, at, 0], keys_ready, v_smem.index(side))
 
     part = pair * blocks + block
+    # All written out: Gluon unpacks no tuple, and one in a variable forgets what is known when compiling.
     if SIDES == 1:
         gl.warp_specialize(
             [
