@@ -4,7 +4,7 @@ from typing import Any
 
 from reluformer.study.bench import Bench
 from reluformer.study.experiment import Arm, Column, Experiment
-from reluformer.study.experiments._memories import ATTENTIONS, OVER_ITS_MASS, RELA, reluformer
+from reluformer.study.experiments._memories import ATTENTIONS, OVER_ITS_MASS, RELA, RELU, attention, reluformer
 from reluformer.study.scales import Scale
 
 SHARE = 1 / 3  # of the updates: enough to see who learns faster
@@ -18,7 +18,7 @@ def arms(scale: Scale) -> list[Arm]:
         memories = _memories(scale)
         found += [Arm(f"full, {name}", {"model": model}) for name, model in memories.items()]
         found += [Arm(f"full, {name}", {"model": full, "recipe": recipe}) for name, recipe in _recipes(scale).items()]
-        found += [Arm("ReLA", {"model": RELA}), Arm("ReLU over its mass", {"model": OVER_ITS_MASS})]
+        found += [Arm(name, {"model": model}) for name, model in _unregularised().items()]
         rated = {"softmax": {}, "full": full, "full, gated norm": memories["gated norm"]}
         found += [
             Arm(f"{name}, {rate}", {"model": model, "recipe": recipe})
@@ -38,6 +38,7 @@ def _memories(scale: Scale) -> dict[str, dict[str, Any]]:
         "bias 1, alpha 1": {"bias": 1.0, "alpha": 1.0},
         "bias -0.5": {"bias": -0.5},
         "power 2": {"activation": "relu_squared"},
+        "power 2, bias 2, alpha 1": {"activation": "relu_squared", "bias": 2.0, "alpha": 1.0},
         "query-key norm": {"query_key_norm": True},
         "query-key norm, bias 1, alpha 1": {"query_key_norm": True, "bias": 1.0, "alpha": 1.0},
         "layer norm": {"norm": "layer"},
@@ -52,6 +53,16 @@ def _memories(scale: Scale) -> dict[str, dict[str, Any]]:
     weight = 4 * scale.regulariser
     found["regulariser x 4"] = reluformer(scale) | {"regulariser": {"mass": weight, "entropy": weight}}
     return found
+
+
+def _unregularised() -> dict[str, dict[str, Any]]:
+    """ReLU attention without the regulariser; over their mass the weights of a row are a distribution anyway."""
+    return {
+        "scale only": RELU,
+        "ReLA": RELA,
+        "ReLU over its mass": OVER_ITS_MASS,
+        "ReLU squared over its mass": RELU | attention(activation="relu_squared", norm="mass", bias=2.0),
+    }
 
 
 def _recipes(scale: Scale) -> dict[str, dict[str, Any]]:
