@@ -62,6 +62,10 @@ def _unregularised() -> dict[str, dict[str, Any]]:
         "ReLA": RELA,
         "ReLU over its mass": OVER_ITS_MASS,
         "ReLU squared over its mass": RELU | attention(activation="relu_squared", norm="mass", bias=2.0),
+        "scale only, power 2, bias 2, alpha 1": RELU | attention(activation="relu_squared", bias=2.0, alpha=1.0),
+        "scale only, query-key norm, bias 1, alpha 1": RELU | attention(query_key_norm=True, bias=1.0, alpha=1.0),
+        "scale only, gated norm": RELU | attention(norm="gated"),
+        "scale only, softmax in the cross-attention": RELU | {"cross": ATTENTIONS["softmax"]},
     }
 
 
