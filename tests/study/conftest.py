@@ -30,7 +30,7 @@ def bench(on_a_cpu: None, tmp_path_factory: pytest.TempPathFactory) -> Bench:
     folder = tmp_path_factory.mktemp("bench")
     scale = Scale(
         "test", "tiny", SMALL, steps=4, cost=256, lr=3e-3, points=2, average=1, beam=1, documents=1, sentences=2,
-        examples=3, resamples=10, slots=(8, 16), lengths=(60,), counts=(16, 64),
+        examples=3, resamples=10, slots=(8, 16), lengths=(60,), reach=(60, 100), counts=(16, 64),
     )  # fmt: skip
     return Bench(scale, open_corpus(prepare_data(folder)), folder / "work")
 

@@ -6,7 +6,10 @@ import pytest
 
 from reluformer.study.bench import Bench
 from reluformer.study.cells import Cell, grid, one_line, run_cell
+from reluformer.study.corpus import Corpus
 from reluformer.study.experiment import Arm, Experiment
+from reluformer.study.experiments import find_experiments
+from reluformer.study.scales import SCALES
 from reluformer.training.errors import TrainingError
 
 
@@ -32,6 +35,22 @@ def test_name_depends_on_what_the_result_does(bench: Bench, tmp_path: Path) -> N
         replace(cell, corpus=replace(cell.corpus, key="other")), replace(cell, study="f"),
     ]  # fmt: skip
     assert len({cell.path.name[-21:], *(x.path.name[-21:] for x in other)}) == 6
+
+
+def test_kept_results_still_belong_to_cells() -> None:
+    """A change of an experiment or of a scale must not orphan what was measured."""
+    folder = Path(__file__).parents[2] / "results" / "bible-laptop" / "cells"
+    found = find_experiments()
+    paths = [
+        path for name in ("slots", "centralisation", "documents", "maps") for path in folder.glob(f"{name}/*.json")
+    ]
+    assert len(paths) > 40
+    for path in paths:
+        record = json.loads(path.read_bytes())
+        arms = {arm.name: arm for arm in found[record["study"]][0].arms(SCALES[record["scale"]])}
+        cell = Cell.from_record(record, Path(), Corpus(**record["corpus_settings"]))
+        today = replace(cell, arm=arms[record["arm"]], scale=SCALES[record["scale"]])
+        assert today.path.name == cell.path.name == path.name
 
 
 def test_record_says_everything(bench: Bench, tmp_path: Path) -> None:

@@ -3,19 +3,22 @@
 import dataclasses
 import math
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import TrainerCallback
 
 from reluformer.data.dataset import PackedDataset, read_manifest
 from reluformer.data.files import hash_of, read_json, write_json
 from reluformer.models import ReLUFormerConfig
-from reluformer.study.clock import Clock, speed_of
+from reluformer.study.clock import Clock, PeakOfLastStage, speed_of
 from reluformer.study.corpus import Corpus
 from reluformer.study.experiment import Diverged
 from reluformer.study.locks import locked
+from reluformer.study.recalibration import Recalibration
 from reluformer.study.scales import Scale
 from reluformer.training.batching import CostBatches
 from reluformer.training.errors import TrainingError
@@ -57,16 +60,19 @@ class Bench:
         """
         return self.train(model, seed, length, **changes).result
 
-    def train(self, model: dict[str, Any], seed: int = 0, length: int = 0, **changes: Any) -> Trained:
-        """The same, with the folder of the model."""
+    def train(
+        self, model: dict[str, Any], seed: int = 0, length: int = 0, recalibrate: bool = False, **changes: Any
+    ) -> Trained:
+        """The same, with the folder of the model; ``recalibrate`` sets gamma to unit mass again on the documents."""
         recipe = self.recipe(model, seed, length, **changes)
         plain = {name: x for name, x in dataclasses.asdict(recipe).items() if name not in ("out", "data")}
-        folder = self.work / "models" / hash_of([plain, self.scale.key(), self.corpus.key])
+        extra = ["recalibrate"] if recalibrate else []
+        folder = self.work / "models" / hash_of([plain, self.scale.key(), self.corpus.key, *extra])
         recipe = dataclasses.replace(recipe, out=str(folder))
         with locked(folder.with_suffix(".lock")):
             note = read_json(folder / SCORED)
             if note is None:
-                note = self._train(recipe, folder, length)
+                note = self._train(recipe, folder, length, [Recalibration(recipe)] if recalibrate else [])
                 write_json(folder / SCORED, note)
                 shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         if note["diverged"]:
@@ -123,17 +129,18 @@ class Bench:
         batches = CostBatches(longer_sides(PackedDataset(self.corpus.folder)), self.scale.cost)
         return math.ceil(len(batches) * self.scale.epochs)
 
-    def _train(self, recipe: Recipe, folder: Path, length: int) -> dict[str, Any]:
+    def _train(self, recipe: Recipe, folder: Path, length: int, callbacks: Sequence[TrainerCallback]) -> dict[str, Any]:
         from reluformer.study.scoring import score_model
         from reluformer.training.run import train
 
         curve = folder / "curve.json"
+        earlier = sum(stage.steps for stage in recipe.stages[:-1])  # speed and memory are those of the last stage
         cuda = torch.cuda.is_available()
         if cuda:
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         try:
-            outcome = train(recipe, [Clock(curve)])
+            outcome = train(recipe, [Clock(curve), PeakOfLastStage(earlier), *callbacks])
         except TrainingError as error:
             if "not a number" not in str(error):
                 raise
@@ -146,7 +153,7 @@ class Bench:
             "curve": points,
             "steps": outcome.step,
             "train_seconds": points[-1]["seconds"] if points else None,
-            "tokens_per_second": speed_of(folder / "log.jsonl"),
+            "tokens_per_second": speed_of(folder / "log.jsonl", earlier),
             "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if cuda else None,
         }
         result |= score_model(outcome.model, self.corpus, self.scale, length)

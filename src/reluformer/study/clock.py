@@ -1,4 +1,4 @@
-"""The curve of a run with its time: seconds of training alone, without validation and writing."""
+"""The curve of a run with its time, seconds of training alone, without validation and writing; speed and memory."""
 
 import itertools
 import json
@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from reluformer.data.files import read_json, write_json
@@ -45,10 +46,23 @@ class Clock(TrainerCallback):
         self.mark = time.monotonic()
 
 
-def speed_of(log: Path) -> float | None:
-    """Tokens per second of a run, the median of what its log says; the first point pays for the start."""
+class PeakOfLastStage(TrainerCallback):
+    """Forgets, when the last stage begins, how much memory of the GPU the stages before it took."""
+
+    def __init__(self, first_step: int) -> None:
+        self.first_step = first_step
+
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Forget if it is time to."""
+        if state.global_step == self.first_step and torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+
+
+def speed_of(log: Path, after: int = 0) -> float | None:
+    """Tokens per second of a run past a step, the median of what its log says; the first point pays for the start."""
     points = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
-    speeds = sorted(float(point["tokens_per_second"]) for point in points if "tokens_per_second" in point)
+    timed = [point for point in points if "tokens_per_second" in point and point["step"] > after]
+    speeds = sorted(float(point["tokens_per_second"]) for point in timed)
     return speeds[len(speeds) // 2] if speeds else None
 
 

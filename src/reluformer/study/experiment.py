@@ -42,12 +42,21 @@ class Arm:
 
 @dataclass(frozen=True)
 class Column:
-    """A number of the results: its title, its key there, digits, and what is better (``higher``, ``lower`` or none)."""
+    """A number of the results.
+
+    Attributes:
+        title: Of the column.
+        key: In the results.
+        digits: Behind the point.
+        better: ``higher``, ``lower``, or empty where neither is.
+        seeds: What is shown of several: their ``mean`` and deviation, or the ``largest``, as of p-values.
+    """
 
     title: str
     key: str
     digits: int = 2
     better: str = ""
+    seeds: str = "mean"
 
 
 @dataclass(frozen=True)
@@ -86,6 +95,20 @@ class Plot:
 
 
 @dataclass(frozen=True)
+class Profile:
+    """A metric that every cell has at several places, as a mapping: a panel per ``Arm.x``, a curve per series in each.
+
+    ``x`` and ``y`` name the axes, ``unit`` that of ``Arm.x`` in the titles of the panels.
+    """
+
+    title: str
+    metric: str
+    x: str
+    y: str
+    unit: str
+
+
+@dataclass(frozen=True)
 class Experiment:
     """A table or figure of the paper.
 
@@ -94,10 +117,13 @@ class Experiment:
         title: In the report.
         question: What it asks, in a sentence.
         arms: The settings at a scale.
-        run: From an arm, a seed and what it runs on to numbers; ``curve`` among them is a list of points.
+        run: From an arm, a seed and what it runs on to numbers; ``curve`` among them is a list of points, ``pictures``
+            are PNG files below the study's folder, ``tables`` are shown as they are: ``title``, ``head``, ``rows``, and
+            ``names``, how many columns at the left hold no numbers (1 if it is not there).
         columns: What tables show.
         claims: What the paper says.
-        plots: What to draw.
+        plots: What to draw over ``Arm.x``.
+        profiles: What to draw of single cells.
         paper: The paper's figures, as text, by arm and key.
     """
 
@@ -109,4 +135,5 @@ class Experiment:
     columns: tuple[Column, ...]
     claims: tuple[Claim, ...] = ()
     plots: tuple[Plot, ...] = ()
+    profiles: tuple[Profile, ...] = ()
     paper: dict[str, dict[str, str]] = field(default_factory=dict)

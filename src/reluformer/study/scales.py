@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 # What decides which cells there are, or how they are shown, but not what comes out of one.
-CHOICES = ("name", "seeds", "slots", "lengths", "counts", "temperatures", "extras")
+CHOICES = ("name", "seeds", "slots", "lengths", "reach", "rates", "counts", "temperatures", "extras")
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,12 @@ class Scale:
         vocab: Its vocabulary.
         slots: Of the memories in ``slots``.
         lengths: Of the documents in ``documents``, in tokens.
+        reach: Lengths that ``extrapolation`` tests at; it trains on the first, which should be one of ``lengths``.
+        rates: The highest learning rate on documents by family, ``transformer`` or ``reluformer``, where it is not
+            ``lr``; arms hold it, so that no other cell depends on it.
         counts: Keys or slots in ``variance``.
         temperatures: Of softmax in ``ffn``.
-        extras: Whether ``attempts`` has all its arms.
+        extras: Whether ``attempts`` and ``extrapolation`` have all their arms.
         cost: Of a batch, in tokens of short sequences.
         lr: The highest learning rate.
         warmup: Updates until it is reached, as a share of all.
@@ -50,8 +53,10 @@ class Scale:
     seeds: int = 1
     chapters: int | None = None
     vocab: int = 8000
-    slots: tuple[int, ...] = (32, 128, 512, 1024, 2048, 3072, 4096)
-    lengths: tuple[int, ...] = (128, 256, 512, 1024, 2048)
+    slots: tuple[int, ...] = (32, 128, 512, 1024, 2048, 3072, 4096, 16384)
+    lengths: tuple[int, ...] = (128, 512, 1024, 2048)
+    reach: tuple[int, ...] = (512, 1024, 2048, 4096)
+    rates: dict[str, float] = field(default_factory=dict)
     counts: tuple[int, ...] = (16, 64, 256, 1024, 4096)
     temperatures: tuple[float, ...] = (0.25, 0.5, 2.0, 4.0)
     extras: bool = True
@@ -91,14 +96,14 @@ SCALES = {
         Scale(
             "smoke", "tiny",
             {"d_model": 32, "heads": 2, "encoder_layers": 1, "decoder_layers": 1, "ffn": {"slots": 32}},
-            steps=12, chapters=30, vocab=400, slots=(32, 4096), lengths=(128, 1024), counts=(16, 64, 256),
-            temperatures=(0.5,), extras=False, cost=512, lr=5e-3, points=2, average=1, beam=2,
+            steps=12, chapters=30, vocab=400, slots=(32, 4096), lengths=(128, 1024), reach=(128, 1024),
+            counts=(16, 64, 256), temperatures=(0.5,), extras=False, cost=512, lr=5e-3, points=2, average=1, beam=2,
             documents=2, sentences=3, examples=4, resamples=50,
         ),
         Scale(
             "laptop", "tiny", {"dropout": 0.1}, steps=300, vocab=2000, extras=False, slots=(32, 512, 4096),
-            lengths=(128, 1024), counts=(16, 64, 256, 1024), temperatures=(0.5, 2.0), cost=1024, lr=3e-3,
-            points=5, average=1, beam=2, documents=6, sentences=8, examples=16, resamples=200,
+            lengths=(128, 1024), reach=(128, 512, 1024), counts=(16, 64, 256, 1024), temperatures=(0.5, 2.0),
+            cost=1024, lr=3e-3, points=5, average=1, beam=2, documents=6, sentences=8, examples=16, resamples=200,
         ),
         Scale(
             "gpu", "small", {"dropout": 0.1}, epochs=15, seeds=3, compile=True,

@@ -8,21 +8,20 @@ import torch
 
 from reluformer.data.dataset import PackedDataset, load_tokenizer
 from reluformer.data.documents import Document
-from reluformer.models.loss import IGNORED
 from reluformer.report import MemoryReport, SiteReport, memory_report
 from reluformer.report.records import pooled
 from reluformer.study.corpus import Corpus
+from reluformer.study.positions import document_starts, losses_by_position, mean_loss, target_losses
 from reluformer.study.scales import Scale
 from reluformer.training.arguments import uses_bf16
-from reluformer.training.batching import CostBatches
 from reluformer.training.collate import Collator
-from reluformer.training.loading import longer_sides
 from reluformer.training.validation import valid_documents
-from reluformer.translation.evaluation import keep, read_references
+from reluformer.translation.evaluation import keep, read_hypotheses, read_references
 from reluformer.translation.loading import load_model
-from reluformer.translation.scores import score
+from reluformer.translation.scores import Documents, compare, score
 from reluformer.translation.translator import Translator
 
+TRANSLATIONS = "translations.jsonl"  # beside the model
 MEASURES = {
     "mass": "mass", "entropy": "entropy", "effective": "effective_keys", "zeros": "zeros", "top": "top_0_2_percent",
     "dead": "dead",
@@ -33,8 +32,12 @@ def score_model(folder: Path, corpus: Corpus, scale: Scale, length: int) -> dict
     """Everything about the model in a folder; translations are kept beside it."""
     model, tokenizer = load_model(folder, precision="fp32")
     bf16 = uses_bf16("auto", model.device)  # as in training
+    examples = PackedDataset(corpus.folder, "valid", length)
     with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
-        result: dict[str, Any] = {"nll": validation_loss(model, corpus, scale, length)}
+        losses = target_losses(model, examples, scale.cost)
+    result: dict[str, Any] = {"nll": mean_loss(losses)}
+    if length:
+        result |= losses_by_position(losses, document_starts(examples))
     result |= memory_numbers(report_on(model, corpus, scale, length))
     model = model.bfloat16() if bf16 else model
     documents = test_documents(corpus, scale)
@@ -42,19 +45,38 @@ def score_model(folder: Path, corpus: Corpus, scale: Scale, length: int) -> dict
     began = time.monotonic()
     hypotheses = list(translator.translate([document.source for document in documents]))
     seconds = time.monotonic() - began
-    references = [document.target for document in documents]
-    found = score(hypotheses, references)
-    keep(folder.parent / "translations.jsonl", documents, corpus.languages, [hypotheses])
+    keep(folder.parent / TRANSLATIONS, documents, corpus.languages, [hypotheses])
+    result |= translation_numbers(hypotheses, [document.target for document in documents], scale.resamples)
     return result | {
+        "translate_seconds": seconds,
+        "sentences_per_second": result["test_sentences"] / seconds if seconds else None,
+    }
+
+
+def translation_numbers(hypotheses: Documents, references: Documents, resamples: int) -> dict[str, Any]:
+    """BLEU of sentences and of documents with their confidence, and chrF."""
+    found = score(hypotheses, references)
+    return {
         "bleu": found.s_bleu.value,
         "d_bleu": found.d_bleu.value,
         "chrf": found.chrf.value,
-        "bleu_ci": _interval([x for d in hypotheses for x in d], [x for d in references for x in d], scale.resamples),
-        "d_bleu_ci": _interval([" ".join(d) for d in hypotheses], [" ".join(d) for d in references], scale.resamples),
+        "bleu_ci": _interval([x for d in hypotheses for x in d], [x for d in references for x in d], resamples),
+        "d_bleu_ci": _interval([" ".join(d) for d in hypotheses], [" ".join(d) for d in references], resamples),
         "test_sentences": found.sentences,
-        "translate_seconds": seconds,
-        "sentences_per_second": found.sentences / seconds if seconds else None,
     }
+
+
+def compare_translations(first: Path, second: Path, corpus: Corpus, scale: Scale) -> dict[str, float]:
+    """How far the second of two models that :func:`score_model` scored is ahead, and p by paired bootstrap."""
+    documents, target = test_documents(corpus, scale), corpus.languages.target
+    ours, theirs = (read_hypotheses(folder.parent / TRANSLATIONS, documents, target) for folder in (second, first))
+    references = [document.target for document in documents]
+    found = {x.name: x for x in compare(theirs, ours, references, samples=scale.resamples)}
+    result = {}
+    for key, name in (("bleu", "s-BLEU"), ("d_bleu", "d-BLEU")):
+        result[f"{key}_lead"] = found[name].second.value - found[name].first.value
+        result[f"{key}_p"] = found[name].p_value
+    return result
 
 
 def test_documents(corpus: Corpus, scale: Scale) -> list[Document]:
@@ -66,20 +88,6 @@ def test_documents(corpus: Corpus, scale: Scale) -> list[Document]:
         found = [Document(str(i), *pair) for i, pair in enumerate(zip(*sides, strict=True))]
     cut = scale.sentences
     return [Document(document.id, document.source[:cut], document.target[:cut]) for document in found]
-
-
-@torch.no_grad()
-def validation_loss(model: Any, corpus: Corpus, scale: Scale, length: int) -> float:
-    """Mean negative log-likelihood of a validation token, in nats."""
-    examples = PackedDataset(corpus.folder, "valid", length)
-    total, tokens = 0.0, 0
-    for numbers in CostBatches(longer_sides(examples), scale.cost, shuffle=False):
-        batch = Collator()([examples[i] for i in numbers])
-        batch = {name: x.to(model.device) for name, x in batch.items()}
-        labels = batch.pop("labels")
-        total += float(model.token_losses(model(**batch, use_cache=False).logits, labels, 1)[1])
-        tokens += int((labels != IGNORED).sum())
-    return total / tokens
 
 
 def validation_batch(corpus: Corpus, length: int, count: int, device: torch.device) -> dict[str, Any]:
@@ -96,10 +104,15 @@ def report_on(model: Any, corpus: Corpus, scale: Scale, length: int) -> MemoryRe
 
 
 def memory_numbers(report: MemoryReport) -> dict[str, float | None]:
-    """A report as a few numbers: those of attention by their names, those of the FFN behind ``ffn_``."""
+    """A report as a few numbers: of attention by their names, of self-attention behind ``self_``, FFN ``ffn_``."""
     result: dict[str, float | None] = {}
-    for kind, prefix in (("attention", ""), ("key-value", "ffn_")):
-        sites = [site for site in report.sites if site.kind == kind]
+    attention = [site for site in report.sites if site.kind == "attention"]
+    parts = {
+        "": attention,
+        "self_": [site for site in attention if site.site.endswith("self_attention")],
+        "ffn_": [site for site in report.sites if site.kind == "key-value"],
+    }
+    for prefix, sites in parts.items():
         if not sites:
             continue
         heads = pooled([head for site in sites for head in site.heads])

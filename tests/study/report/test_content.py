@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from reluformer.study.experiment import Claim
-from reluformer.study.report.blocks import Heading, Image, Paragraph, Recipes, Table
+from reluformer.study.report.blocks import Heading, Image, Paragraph, Recipes, Table, Text
 from reluformer.study.report.content import content as content_of
 from tests.study.report.samples import cell, cells, experiment
 
@@ -63,3 +63,10 @@ def test_pictures_of_cells_below_the_folder(tmp_path):
     names = ["maps/a.png", "b.txt", "../outside.png", "gone.png"]
     blocks = content([experiment()], [cell("ReLU", pictures=names), cell("softmax", pictures=None)], out)
     assert [block for block in blocks if isinstance(block, Image)] == [Image("maps/a.png", "ReLU, seed 0", b"png")]
+
+
+def test_tables_of_cells_are_shown_as_they_are():
+    table = {"title": "Heads", "head": ["model", "layer", "far"], "rows": [["a", 0, "0.5"]], "names": 2}
+    blocks = content([experiment()], [cell("ReLU", 3, tables=[table]), cell("softmax", tables=None)])
+    place = blocks.index(Heading("Heads, seed 3", 3))
+    assert blocks[place + 1] == Table(("model", "layer", "far"), ((Text("a"), Text("0"), Text("0.5")),), numeric=1)

@@ -1,4 +1,4 @@
-from reluformer.study.experiment import Claim
+from reluformer.study.experiment import Claim, Column
 from reluformer.study.report.sections import sections
 from reluformer.study.report.tables import arm_table, claim_table
 from tests.study.report.samples import cell, cells, experiment, sweep
@@ -53,6 +53,17 @@ def test_what_went_wrong_is_shown_with_its_reason():
 def test_a_figure_that_some_seeds_lack_says_how_many_have_it():
     table = arm_table(sections([experiment()], [*cells("ReLU", 1, 2), cell("ReLU", 2)])[0])
     assert rows(table)["ReLU"][1] == "1.50 ± 0.71 (n = 2)"
+
+
+def test_the_largest_of_all_seeds_where_a_column_says_so():
+    found = experiment(columns=(Column("p", "p", 3, seeds="largest"),), paper={})
+    table = arm_table(sections([found], [cell("ReLU", seed, p=p) for seed, p in enumerate((0.01, 0.2, 0.04))])[0])
+    assert rows(table) == {"ReLU": ["3 done", "0.200"]}
+
+
+def test_an_arm_without_figures_has_no_row_unless_something_went_wrong():
+    found = [cell("ReLU", bleu=1.0), cell("softmax", pictures=["a.png"]), cell("late", status="failed")]
+    assert list(rows(arm_table(sections([experiment()], found)[0]))) == ["ReLU", "late"]
 
 
 def test_claims_with_verdict_and_test():

@@ -12,14 +12,14 @@ MEASURES = ("top", "effective", "entropy", "zeros", "anisotropy", "variance_rati
 
 def arms(scale: Scale) -> list[Arm]:
     """The same as theirs, so that nothing is trained twice."""
-    cooled = [Arm(f"{arm.name}, FFN", arm.settings) for arm in ffn.arms(scale) if "temperature" in arm.name]
-    return slots.arms(scale) + cooled
+    cooled = [arm for arm in ffn.arms(scale) if "temperature" in arm.name]
+    return slots.arms(scale) + [Arm(f"{arm.name}, FFN", arm.settings, seeds=arm.seeds) for arm in cooled]
 
 
 def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
-    """Look into the memory that has the slots."""
+    """Look into the memory that has the slots: the FFN, or self-attention where that has them instead."""
     result = bench.train_and_score(arm.settings["model"], seed)
-    prefix = "ffn_" if "ffn_top" in result else ""
+    prefix = "ffn_" if "ffn_top" in result else "self_"
     return {name: result.get(f"{prefix}{name}") for name in MEASURES} | {"bleu": result["bleu"]}
 
 
@@ -36,15 +36,14 @@ EXPERIMENT = Experiment(
         Column("zeros", "zeros", 2),
         Column("anisotropy", "anisotropy", 3),
     ),
-    claims=(
-        Claim(
-            "softmax puts more into the top 0.2 % than ReLU (FFN, 4096)", "top", "softmax, FFN, 4096",
-            "ReLU, FFN, 4096", ">", paper="above 85 % with softmax",
-        ),
-        Claim(
-            "softmax is more anisotropic than ReLU (FFN, 4096)", "anisotropy", "softmax, FFN, 4096",
-            "ReLU, FFN, 4096", ">", paper="higher with softmax",
-        ),
+    claims=tuple(
+        Claim(f"softmax {text} ({place}, 4096)", metric, f"softmax, {place}, 4096", f"ReLU, {place}, 4096", ">",
+              paper=paper if place == "FFN" else "")
+        for place in slots.PLACES
+        for text, metric, paper in (
+            ("puts more into the top 0.2 % than ReLU", "top", "above 85 % with softmax"),
+            ("is more anisotropic than ReLU", "anisotropy", "higher with softmax"),
+        )
     ),
     plots=(
         Plot("Share of the top 0.2 % of slots", "top", "slots", "share of the mass", log_x=True),

@@ -3,18 +3,27 @@
 from typing import Any
 
 from reluformer.study.bench import Bench
-from reluformer.study.experiment import Arm, Claim, Column, Experiment, Plot
+from reluformer.study.experiment import Arm, Claim, Column, Diverged, Experiment, Plot, Profile
 from reluformer.study.experiments._memories import attention, reluformer
 from reluformer.study.scales import Scale
+from reluformer.study.scoring import compare_translations
+
+TWIN = "Transformer"
 
 
 def arms(scale: Scale) -> list[Arm]:
     """Three models, every length."""
-    models = models_of(scale)
+    twin = settings_of(scale, models_of(scale)[TWIN]).get("recipe")
     return [
-        Arm(f"{name}, {length}", {"model": model, "length": length}, length, name)
+        Arm(
+            f"{name}, {length}",
+            settings_of(scale, model) | {"length": length} | ({"twin": twin} if twin and name != TWIN else {}),
+            length,
+            name,
+            seeds=1 if name == "sparsemax" else None,
+        )
         for length in scale.lengths
-        for name, model in models.items()
+        for name, model in models_of(scale).items()
     ]
 
 
@@ -22,14 +31,31 @@ def models_of(scale: Scale) -> dict[str, dict[str, Any]]:
     """Those that are compared on documents."""
     return {
         "ReLUFormer": reluformer(scale),
-        "Transformer": {},
+        TWIN: {},
         "sparsemax": attention(activation="sparsemax"),
     }
 
 
+def settings_of(scale: Scale, model: dict[str, Any]) -> dict[str, Any]:
+    """A model and what differs in its recipe: the learning rate that its family has on documents, if it has one."""
+    rate = scale.rates.get(model.get("family", "transformer"), scale.lr)
+    return {"model": model} | ({"recipe": {"optimiser": {"lr": rate}}} if rate != scale.lr else {})
+
+
 def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
-    """Train on sentences, then on documents of the length; translate in windows of that length."""
-    return bench.train_and_score(arm.settings["model"], seed, arm.settings["length"])
+    """Train on sentences, then on documents of the length; translate in windows of that length.
+
+    The twin saw the same batches: its translations are compared with these, sentence by sentence.
+    """
+    length = arm.settings["length"]
+    trained = bench.train(arm.settings["model"], seed, length, **arm.settings.get("recipe", {}))
+    if arm.series == TWIN:
+        return trained.result
+    try:
+        twin = bench.train(models_of(bench.scale)[TWIN], seed, length, **arm.settings.get("twin", {}))
+    except Diverged:
+        return trained.result
+    return trained.result | compare_translations(twin.folder, trained.folder, bench.corpus, bench.scale)
 
 
 EXPERIMENT = Experiment(
@@ -43,13 +69,17 @@ EXPERIMENT = Experiment(
         Column("± 95 %", "bleu_ci", 2),
         Column("d-BLEU", "d_bleu", 2, "higher"),
         Column("± 95 %", "d_bleu_ci", 2),
+        Column("s-BLEU ahead of the twin", "bleu_lead", 2),
+        Column("p", "bleu_p", 3, seeds="largest"),
+        Column("d-BLEU ahead of the twin", "d_bleu_lead", 2),
+        Column("p", "d_bleu_p", 3, seeds="largest"),
         Column("NLL", "nll", 3, "lower"),
         Column("tokens/s", "tokens_per_second", 0, "higher"),
+        Column("sentences/s, translation", "sentences_per_second", 1, "higher"),
         Column("GPU memory, GiB", "peak_gib", 1, "lower"),
     ),
     claims=(
         Claim("level at 128", "d_bleu", "ReLUFormer, 128", "Transformer, 128", "=", 0.5, "level"),
-        Claim("level at 256", "d_bleu", "ReLUFormer, 256", "Transformer, 256", "=", 0.5, "level"),
         Claim("ReLUFormer ahead at 512", "d_bleu", "ReLUFormer, 512", "Transformer, 512", paper="better"),
         Claim("ReLUFormer ahead at 1024", "d_bleu", "ReLUFormer, 1024", "Transformer, 1024", paper="+1.15"),
         Claim("ReLUFormer ahead at 2048", "d_bleu", "ReLUFormer, 2048", "Transformer, 2048", paper="better"),
@@ -60,6 +90,11 @@ EXPERIMENT = Experiment(
     ),
     plots=(
         Plot("d-BLEU and length", "d_bleu", "tokens", "d-BLEU", log_x=True),
+        Plot("d-BLEU ahead of the Transformer", "d_bleu_lead", "tokens", "difference", log_x=True),
         Plot("Speed and length", "tokens_per_second", "tokens", "tokens/s", log_x=True),
+        Plot("Memory and length", "peak_gib", "tokens", "GPU memory, GiB", log_x=True),
+    ),
+    profiles=(
+        Profile("NLL by position in the document", "by_position", "position, tokens", "NLL", "tokens at a time"),
     ),
 )  # fmt: skip

@@ -1,8 +1,9 @@
-"""Heads side by side on one long document: far relations, and the weight on punctuation and common words."""
+"""Heads side by side on long documents: far relations, and the weight on punctuation and common words."""
 
-import re
 import unicodedata
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,57 +14,85 @@ from reluformer.data.dataset import PackedDataset
 from reluformer.report import AttentionMap, attention_maps
 from reluformer.study.bench import Bench
 from reluformer.study.experiment import Arm, Claim, Column, Experiment
-from reluformer.study.experiments.documents import models_of
+from reluformer.study.experiments._heads import FAR, Head, describe, distances, mean_head, normalised, strangeness
+from reluformer.study.experiments.documents import TWIN, models_of, settings_of
 from reluformer.study.scales import Scale
 from reluformer.training.collate import Collator
 from reluformer.translation.loading import load_model
 
 COMMON = 30  # words that count as stop words: the most frequent of the validation data, whatever the language
-FAR = 0.25  # share of the document that lies between a query and a far key, at least
 LENGTH = 1024
+DOCUMENTS = 4  # the longest of the validation data
 PAIRS = 5  # far relations to write down
-SHOWN = 4  # heads of a picture
+SHOWN = 4  # heads of a picture, of each model
+SITE = "encoder.self_attention"
 
 
 def arms(scale: Scale) -> list[Arm]:
-    """The two models of ``documents`` at the length of the paper's maps, or the nearest that the scale has."""
+    """Two models of ``documents`` at the length of the paper's maps, or the nearest that the scale has, and both."""
     length = min(scale.lengths, key=lambda n: abs(n - LENGTH))
-    models = models_of(scale)
-    return [
-        Arm(name, {"model": models[name], "length": length, "map": "encoder.self_attention"}, seeds=1)
-        for name in ("Transformer", "ReLUFormer")
-    ]
+    models = {name: settings_of(scale, models_of(scale)[name]) for name in (TWIN, "ReLUFormer")}
+    alone = [Arm(name, model | {"length": length, "map": SITE}, seeds=1) for name, model in models.items()]
+    return [*alone, Arm("side by side", {"models": models, "length": length, "map": SITE}, seeds=1)]
 
 
 def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
-    """Show the model the longest validation document, and look at its encoder."""
-    length = arm.settings["length"]
-    trained = bench.train(arm.settings["model"], seed, length)
+    """Show models the longest validation documents, and look at their encoders."""
+    length, site = arm.settings["length"], arm.settings["map"]
+    models = arm.settings.get("models", {arm.name: arm.settings})
+    looks = {name: _look(bench, model, seed, length, site) for name, model in models.items()}
+    if len(looks) > 1:
+        return _side_by_side(looks, bench.work.parent / "maps" / f"side-by-side-{seed}.png", bench.work.parent)
+    (look,) = looks.values()
+    return asdict(mean_head(look.heads)) | {
+        "tokens": len(look.dull),
+        "far_best": max(head.far for head in look.heads),
+        "marks_share": look.marks_share,
+        "stops_share": look.stops_share,
+        "pairs": _pairs(look.maps, look.dull),
+    }
+
+
+@dataclass(frozen=True)
+class _Look:
+    """A model on the documents.
+
+    Attributes:
+        heads: Their numbers, the mean over documents.
+        maps: Of the same heads on the longest document.
+        dull: Which tokens of that are punctuation or common words.
+        marks_share: Share of all tokens that are punctuation.
+        stops_share: Share that are common words.
+    """
+
+    heads: list[Head]
+    maps: list[AttentionMap]
+    dull: Tensor
+    marks_share: float
+    stops_share: float
+
+
+def _look(bench: Bench, settings: dict[str, Any], seed: int, length: int, site: str) -> _Look:
+    trained = bench.train(settings["model"], seed, length, **settings.get("recipe", {}))
     model, tokenizer = load_model(trained.folder, precision="fp32")
     examples = PackedDataset(bench.corpus.folder, "valid", length)
-    example = examples[int(examples.source_lengths.argmax())]
-    batch = {name: x.to(model.device) for name, x in Collator()([example]).items()}
-    pieces = [tokenizer.decode([token], skip_special_tokens=False) for token in example["input_ids"]]
-    maps = attention_maps(model, batch, [f"{arm.settings['map']}:*:*"], source_tokens=pieces)
-    words = [piece.strip().lower() for piece in pieces]
     common = _common(examples, tokenizer)
-    marks = torch.tensor([all(unicodedata.category(c)[0] == "P" for c in word) if word else False for word in words])
-    stops = torch.tensor([word in common for word in words])
-    shares = torch.stack([_received(x) for x in maps])  # (heads, M): of the normalised weight
-    far = [_far(x) for x in maps]
-    picture = bench.work.parent / "maps" / f"{re.sub('[^a-z]+', '-', arm.name.lower())}-{seed}.png"
-    _draw(picture, maps, arm.name)
-    return {
-        "tokens": len(words),
-        "far": sum(far) / len(far),
-        "far_best": max(far),
-        "marks": float(shares[:, marks].sum(1).mean()),
-        "marks_share": float(marks.float().mean()),
-        "stops": float(shares[:, stops].sum(1).mean()),
-        "stops_share": float(stops.float().mean()),
-        "pairs": _pairs(maps, marks | stops),
-        "pictures": [str(picture.relative_to(bench.work.parent))],
-    }
+    heads: list[list[Head]] = []  # of every document
+    kinds: list[Tensor] = []  # (2, N): which tokens are marks, which are common words
+    # The longest comes last: its maps are those that are kept.
+    for i in (-examples.source_lengths).argsort(kind="stable")[:DOCUMENTS][::-1].tolist():
+        batch = {name: x.to(model.device) for name, x in Collator()([examples[i]]).items()}
+        pieces = [tokenizer.decode([token], skip_special_tokens=False) for token in examples[i]["input_ids"]]
+        words = [piece.strip().lower() for piece in pieces]
+        kinds.append(torch.tensor([[_is_mark(word) for word in words], [word in common for word in words]]))
+        maps = attention_maps(model, batch, [f"{site}:*:*"], source_tokens=pieces)
+        heads.append([describe(x.weights, *kinds[-1]) for x in maps])
+    shares = torch.cat(kinds, 1).float().mean(1).tolist()
+    return _Look([mean_head(same) for same in zip(*heads, strict=True)], maps, kinds[-1].any(0), *shares)
+
+
+def _is_mark(word: str) -> bool:
+    return bool(word) and all(unicodedata.category(c)[0] == "P" for c in word)
 
 
 def _common(examples: PackedDataset, tokenizer: Any) -> set[str]:
@@ -78,33 +107,11 @@ def _common(examples: PackedDataset, tokenizer: Any) -> set[str]:
     return set(found)
 
 
-def _normalised(x: AttentionMap) -> Tensor:
-    weights = x.weights.clamp_min(0)
-    return weights / weights.sum(1, keepdim=True).clamp_min(1e-30)  # (N, M)
-
-
-def _received(x: AttentionMap) -> Tensor:
-    """Share of all weight that each key gets, ``(M,)``; rows without any do not count."""
-    weights = _normalised(x)
-    return weights.sum(0) / weights.sum().clamp_min(1e-30)
-
-
-def _distances(n: int) -> Tensor:
-    return (torch.arange(n)[:, None] - torch.arange(n)).abs()
-
-
-def _far(x: AttentionMap) -> float:
-    """Share of the weight on far keys."""
-    weights = _normalised(x)
-    far = _distances(len(weights)) >= FAR * len(weights)
-    return float((weights * far).sum() / weights.sum().clamp_min(1e-30))
-
-
-def _pairs(maps: list[AttentionMap], dull: Tensor) -> list[str]:
+def _pairs(maps: Sequence[AttentionMap], dull: Tensor) -> list[str]:
     """The strongest far relations between words that are neither marks nor common, as text."""
-    strongest = torch.stack([_normalised(x) for x in maps]).amax(0)  # (N, N)
+    strongest = torch.stack([normalised(x.weights) for x in maps]).amax(0)  # (N, N)
     n = len(strongest)
-    hidden = (_distances(n) < FAR * n) | dull[:, None] | dull[None, :]
+    hidden = (distances(n) < FAR * n) | dull[:, None] | dull[None, :]
     values, places = strongest.masked_fill(hidden, 0.0).flatten().topk(min(PAIRS, n * n))
     names = maps[0].keys
     return [
@@ -113,36 +120,71 @@ def _pairs(maps: list[AttentionMap], dull: Tensor) -> list[str]:
     ]
 
 
-def _draw(path: Path, maps: list[AttentionMap], title: str) -> None:
+def _side_by_side(looks: dict[str, _Look], picture: Path, root: Path) -> dict[str, Any]:
+    """The heads of each model that the other has nothing like: their numbers, and their maps in two rows."""
+    (one, first), (other, second) = looks.items()
+    chosen: dict[str, list[tuple[float, Head, AttentionMap]]] = {}
+    for name, own, twin in ((one, first, second), (other, second, first)):
+        apart = strangeness(own.heads, twin.heads)
+        order = sorted(range(len(apart)), key=lambda i: -apart[i])[:SHOWN]
+        chosen[name] = [(apart[i], own.heads[i], own.maps[i]) for i in order]
+    _draw(picture, chosen)
+    head = ["model", "layer", "head", "from the nearest of the twin", "far", "beyond 256 tokens", "on punctuation",
+            "on common words", "mean distance", "entropy"]  # fmt: skip
+    rows = [
+        [
+            name, str(x.layer), str(x.head), f"{apart:.2f}", *(f"{share:.3f}" for share in (
+                numbers.far, numbers.beyond, numbers.marks, numbers.stops
+            )), f"{numbers.distance:.0f}", f"{numbers.entropy:.2f}",
+        ]
+        for name, heads in chosen.items()
+        for apart, numbers, x in heads
+    ]  # fmt: skip
+    return {
+        "tables": [{"title": "Heads that differ most from the twin's", "head": head, "rows": rows}],
+        "pictures": [str(picture.relative_to(root))],
+    }
+
+
+def _draw(path: Path, chosen: dict[str, list[tuple[float, Head, AttentionMap]]]) -> None:
     from matplotlib.figure import Figure
 
-    chosen = sorted(maps, key=_far, reverse=True)[:SHOWN]
-    figure = Figure(figsize=(4 * len(chosen), 4.4), layout="constrained")
-    axes: Any = figure.subplots(1, len(chosen), squeeze=False)[0]
-    for axis, x in zip(axes, chosen, strict=True):
-        shown = _normalised(x)
-        axis.imshow(shown.sqrt().numpy(), cmap="magma", vmin=0, vmax=float(shown.quantile(0.999).sqrt()) or 1.0)
-        axis.set_title(f"layer {x.layer}, head {x.head}: {_far(x):.0%} far", fontsize=9)
-        axis.set_xlabel("key")
-    axes[0].set_ylabel("query")
-    figure.suptitle(f"{title}: square root of the normalised weights of the encoder, the farthest-looking heads")
+    columns = max(map(len, chosen.values()))
+    figure = Figure(figsize=(3.6 * columns, 4.1 * len(chosen)), layout="constrained")
+    grid: Any = figure.subplots(len(chosen), columns, squeeze=False)
+    for row, (name, heads) in zip(grid, chosen.items(), strict=True):
+        for axis in row[len(heads) :]:
+            axis.remove()
+        for axis, (_, numbers, x) in zip(row, heads, strict=False):
+            shown = normalised(x.weights)
+            axis.imshow(shown.sqrt().numpy(), cmap="magma", vmin=0, vmax=float(shown.quantile(0.999).sqrt()) or 1.0)
+            axis.set_title(
+                f"layer {x.layer}, head {x.head}: {numbers.beyond:.0%} beyond 256,\n{numbers.marks:.0%} on marks, "
+                f"{numbers.stops:.0%} on common words", fontsize=9,
+            )  # fmt: skip
+            axis.set_xlabel("key")
+        row[0].set_ylabel(f"{name}\nquery")
+    figure.suptitle("Square root of the normalised weights: the heads of each that the other has nothing like")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
 
 
 EXPERIMENT = Experiment(
     name="maps",
-    title="Attention maps of a long document",
+    title="Attention maps of long documents",
     question="Does ReLU find far relations, and give punctuation and common words less weight?",
     arms=arms,
     run=run,
     columns=(
         Column("far weight", "far", 3, "higher"),
         Column("far weight, best head", "far_best", 3, "higher"),
+        Column("beyond 256 tokens", "beyond", 3, "higher"),
+        Column("mean distance", "distance", 0, "higher"),
         Column("on punctuation", "marks", 3, "lower"),
         Column("tokens that are", "marks_share", 3),
         Column("on common words", "stops", 3, "lower"),
         Column("tokens that are", "stops_share", 3),
+        Column("entropy", "entropy", 2),
     ),
     claims=(
         Claim("ReLU looks farther", "far", "ReLUFormer", "Transformer", ">", paper="finds far relations"),

@@ -8,16 +8,20 @@ from reluformer.study.experiments._memories import ATTENTIONS, FFNS
 from reluformer.study.scales import Scale
 
 PLACES = ("FFN", "key-value")
+REPEATED = (512, 2048, 4096)  # numbers of slots that are worth several seeds; the others show the course of a curve
 
 
 def arms(scale: Scale) -> list[Arm]:
     """Three activations, two places, every number of slots."""
     return [
-        Arm(f"{name}, {place}, {slots}", {"model": model_of(name, place, slots)}, slots, f"{name}, {place}")
+        Arm(
+            f"{name}, {place}, {slots}", {"model": model_of(name, place, slots)}, slots, f"{name}, {place}",
+            seeds=None if slots in REPEATED else 1,
+        )
         for place in PLACES
         for slots in scale.slots
         for name in FFNS
-    ]
+    ]  # fmt: skip
 
 
 def model_of(name: str, place: str, slots: int) -> dict[str, Any]:
@@ -45,9 +49,12 @@ EXPERIMENT = Experiment(
         for place in PLACES
         for slots, other, paper in (
             (32, "softmax", "ReLU ahead"),
+            (512, "softmax", "ReLU ahead"),
+            (2048, "softmax", "ReLU ahead"),
             (4096, "softmax", "ReLU ahead"),
             (3072, "softmax + LN", "ReLU ahead"),
             (4096, "softmax + LN", "ReLU ahead"),
+            (16384, "softmax + LN", ""),
         )
         for pair in [(f"ReLU, {place}, {slots}", f"{other}, {place}, {slots}")]
     ),

@@ -85,11 +85,25 @@ def _experiment(part: Section, out: Path) -> list[Block]:
         blocks += [arm_table(part), Paragraph(_legend(part), quiet=True)]
     if part.experiment.claims:
         blocks += [Heading("Claims", 3), claim_table([part], with_experiment=False)]
+    blocks += _tables(part)
     found: list[Picture | Image] = [*pictures(part), *_images(part, out)]
     if found:
         blocks += [Heading("Plots", 3), *found]
     recipes = tuple(_recipe(arm.name, arm.cells) for arm in part.arms if arm.cells)
     return [*blocks, Recipes(recipes)] if recipes else blocks
+
+
+def _tables(part: Section) -> list[Block]:
+    """What cells have to tell in rows: ``tables`` of a result, numbers but for so many ``names`` at the left."""
+    blocks: list[Block] = []
+    for cell in part.cells:
+        result = cell.get("result")
+        for table in (result.get("tables") if isinstance(result, dict) else None) or ():
+            head = tuple(map(str, table["head"]))
+            rows = tuple(tuple(Text(str(text)) for text in row) for row in table["rows"])
+            title = f"{table['title']}, seed {short(cell.get('seed'))}"
+            blocks += [Heading(title, 3), Table(head, rows, numeric=len(head) - int(table.get("names", 1)))]
+    return blocks
 
 
 def _images(part: Section, out: Path) -> list[Image]:
@@ -111,6 +125,8 @@ def _legend(part: Section) -> str:
     notes = [f"{counted(statuses)}; mean ± standard deviation over seeds"]
     if any(column.better for column in part.experiment.columns):
         notes.append("bold: the best mean" + (" at each x" if is_sweep(part) else ""))
+    if largest := [column.title for column in part.experiment.columns if column.seeds == "largest"]:
+        notes.append(f"{', '.join(dict.fromkeys(largest))}: the largest of all seeds")
     keys = {column.key for column in part.experiment.columns}
     if not any(keys & set(figures) for figures in part.experiment.paper.values()):
         notes.append("the paper's figures: unknown")

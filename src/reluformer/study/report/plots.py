@@ -1,15 +1,15 @@
-"""The plots of one experiment: figures over x, and NLL over steps and over seconds."""
+"""The plots of one experiment: figures over x, profiles, and NLL over steps and over seconds."""
 
-import re
 from collections.abc import Sequence
-from io import BytesIO
 from statistics import fmean, stdev
 from typing import Any
 
 from reluformer.study.experiment import Plot
 from reluformer.study.report.blocks import Picture
-from reluformer.study.report.colours import GRID, INK, colours, in_page
+from reluformer.study.report.colours import INK, colours
+from reluformer.study.report.drawing import picture_of, pyplot
 from reluformer.study.report.formulas import value_of
+from reluformer.study.report.profiles import profile
 from reluformer.study.report.sections import ArmCells, Cell, Section, number
 
 AXES = (("step", "steps"), ("seconds", "seconds"))
@@ -18,6 +18,7 @@ AXES = (("step", "steps"), ("seconds", "seconds"))
 def pictures(section: Section) -> list[Picture]:
     """All that its cells can fill."""
     found = [_sweep(section, plot, i) for i, plot in enumerate(section.experiment.plots)]
+    found += [profile(section, plot, i) for i, plot in enumerate(section.experiment.profiles)]
     return [picture for picture in (*found, _curves(section)) if picture]
 
 
@@ -32,7 +33,7 @@ def _sweep(section: Section, plot: Plot, index: int) -> Picture | None:
     places = sorted({x for line in lines.values() for x, _ in line})
     # A logarithm takes no zero; one place has no scale at all.
     logarithmic = plot.log_x and places[0] > 0 and len(places) > 1
-    figure, axes = _pyplot().subplots(figsize=(6.8, 4.0))
+    figure, axes = pyplot().subplots(figsize=(6.8, 4.0))
     for (name, line), colour in zip(lines.items(), colours(lines), strict=True):
         line.sort()
         bars = [stdev(values) if len(values) > 1 else 0.0 for _, values in line]
@@ -53,7 +54,7 @@ def _sweep(section: Section, plot: Plot, index: int) -> Picture | None:
     axes.tick_params(which="minor", length=0)
     axes.set_xlabel(plot.x)
     axes.set_ylabel(plot.y)
-    return _picture(figure, axes, f"{section.name}-{index + 1}", plot.title, len(lines) + len(plot.reference))
+    return picture_of(figure, axes, f"{section.name}-{index + 1}", plot.title, len(lines) + len(plot.reference))
 
 
 def _curves(section: Section) -> Picture | None:
@@ -64,7 +65,7 @@ def _curves(section: Section) -> Picture | None:
         return None
     named = {arm.name: arm.series if _by_series(arms) else arm.name for arm, _ in arms}
     palette = dict(zip(dict.fromkeys(named.values()), colours(dict.fromkeys(map(str, named.values()))), strict=True))
-    figure, panels = _pyplot().subplots(1, 2, figsize=(9.2, 4.2), sharey=True)
+    figure, panels = pyplot().subplots(1, 2, figsize=(9.2, 4.2), sharey=True)
     limits = _window([points for _, cells in arms for _, points in cells])
     for axes, (key, label) in zip(panels, AXES, strict=True):
         shown: set[str | None] = set()
@@ -91,7 +92,7 @@ def _curves(section: Section) -> Picture | None:
     if any(cell.get("status") == "diverged" for _, cells in arms for cell, _ in cells):
         notes.append("a cross: diverged")
     title = "NLL at equal steps and at equal time" + (f" ({'; '.join(notes)})" if notes else "")
-    return _picture(figure, panels[0], f"{section.name}-curves", title, len(palette))
+    return picture_of(figure, panels[0], f"{section.name}-curves", title, len(palette))
 
 
 def _points(cell: Cell) -> list[dict[str, Any]]:
@@ -138,50 +139,3 @@ def _tame(axes: Any, measured: tuple[float, float]) -> None:
     else:
         room = measured[1] - measured[0]
         axes.set_ylim(max(axes.get_ylim()[0], measured[0] - room), min(axes.get_ylim()[1], measured[1] + room))
-
-
-def _pyplot() -> Any:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    pyplot.rcParams.update(
-        {
-            "font.size": 10,
-            "text.color": INK,
-            "axes.labelcolor": INK,
-            "axes.edgecolor": INK,
-            "xtick.color": INK,
-            "ytick.color": INK,
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-            "axes.grid": True,
-            "axes.grid.axis": "y",
-            "grid.color": GRID,
-            "axes.axisbelow": True,
-            "figure.dpi": 150,
-            "figure.constrained_layout.use": True,
-            "svg.fonttype": "none",  # text stays text: small, searchable, in the reader's own font
-        }
-    )
-    return pyplot
-
-
-def _picture(figure: Any, axes: Any, name: str, title: str, entries: int) -> Picture:
-    """A legend above if there is anything to tell apart, then PNG and SVG; the title stands in the report's text."""
-    pyplot = _pyplot()
-    if entries > 1:
-        columns = 3 if entries > 4 else entries
-        handles, labels = axes.get_legend_handles_labels()
-        legend = figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False)
-        for handle in legend.legend_handles:  # the first line of a series may be a pale one
-            handle.set_alpha(1.0)
-    pyplot.rcParams["svg.hashsalt"] = name  # ids differ between the plots of a page, and a rewrite changes nothing
-    files = {kind: BytesIO() for kind in ("png", "svg")}
-    for kind, file in files.items():
-        figure.savefig(file, format=kind, transparent=kind == "svg", metadata={"Date": None} if kind == "svg" else None)
-    pyplot.close(figure)
-    svg = files["svg"].getvalue().decode()
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    return Picture(name, title, files["png"].getvalue(), in_page(svg), panels=len(figure.axes))

@@ -16,7 +16,10 @@ ARROWS = {"higher": " ↑", "lower": " ↓"}
 
 
 def arm_table(section: Section) -> Table:
-    """A row per arm that has run or that the paper has; each column that the paper has is followed by the paper's."""
+    """A row per arm that the paper has, or that has run and has something to say in a column, be it what went wrong.
+
+    Each column that the paper has is followed by the paper's.
+    """
     paper = section.experiment.paper
     head, columns = ["arm", "cells"], []
     for column in section.experiment.columns:
@@ -26,7 +29,7 @@ def arm_table(section: Section) -> Table:
     best = {column.key: _best(section, column) for column, _ in columns}
     rows = []
     for arm in section.arms:
-        if not arm.cells and arm.name not in paper:
+        if arm.name not in paper and (not arm.cells or _is_silent(arm, section.experiment.columns)):
             continue
         row = [Text(arm.name), _status(arm)]
         for column, in_paper in columns:
@@ -78,6 +81,12 @@ def _best(section: Section, column: Column) -> set[str]:
     return {name for group in rivals for name, value in group.items() if value == max(group.values())}
 
 
+def _is_silent(arm: ArmCells, columns: Sequence[Column]) -> bool:
+    """Whether all its cells are done without a figure for any column: pictures, say."""
+    done = len(arm.having("done")) == len(arm.cells)
+    return done and bool(columns) and not any(arm.values(column.key) for column in columns)
+
+
 def _status(arm: ArmCells) -> Text:
     counts = Counter(str(cell.get("status")) for cell in arm.cells)
     if set(counts) <= {"done"}:
@@ -91,7 +100,7 @@ def _ours(arm: ArmCells, column: Column, best: bool) -> Text:
     values = arm.values(column.key)
     if not values:
         return Text("n/a", tone="quiet")
-    text = spread(values, column.digits)
+    text = spread([max(values)] if column.seeds == "largest" else values, column.digits)
     if len(values) < len(arm.having("done")):
         text += f" (n = {len(values)})"
     return Text(text, bold=best)

@@ -1,0 +1,89 @@
+"""Beyond the length of training: ReLU scaled by the number of keys, ReLU with one scale for all, and softmax."""
+
+from typing import Any
+
+from reluformer.study.bench import Bench
+from reluformer.study.experiment import Arm, Claim, Column, Experiment, Plot, Profile
+from reluformer.study.experiments._memories import reluformer
+from reluformer.study.experiments.documents import settings_of
+from reluformer.study.run_on import score_run_on
+from reluformer.study.scales import SCALES, Scale
+
+OTHER_POSITIONS = ("rotary",)  # than the sinusoidal ones of the presets; those that are learned have an end
+
+
+def arms(scale: Scale) -> list[Arm]:
+    """Every model at every length: it is trained once, on the first of them."""
+    trained = scale.reach[0]
+    return [
+        Arm(
+            f"{name}, {tested}", settings | {"length": trained, "tested": tested}, tested, name,
+            seeds=1 if "positions" in settings["model"] else None,
+        )
+        for name, settings in trainings(scale).items()
+        for tested in scale.reach
+    ]  # fmt: skip
+
+
+def trainings(scale: Scale) -> dict[str, dict[str, Any]]:
+    """Models and their recipes: two of ``documents``, and one that divides by gamma alone, calibrated on documents."""
+    fixed = settings_of(scale, reluformer(scale, alpha=0.0))
+    plain = {
+        "ReLU, scaled by n": settings_of(scale, reluformer(scale)),
+        "ReLU, fixed scale": fixed | {"recipe": fixed.get("recipe", {}) | {"recalibrate": True}},
+        "softmax": settings_of(scale, {}),
+    }
+    others = {
+        f"{name}, {kind}": settings | {"model": settings["model"] | {"positions": kind}}
+        for kind in OTHER_POSITIONS
+        for name, settings in plain.items()
+    }
+    return plain | (others if scale.extras else {})
+
+
+def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
+    """Train as in ``documents``, or find it trained, and test in windows of the arm's length."""
+    length, tested = arm.settings["length"], arm.settings["tested"]
+    trained = bench.train(arm.settings["model"], seed, length, **arm.settings.get("recipe", {}))
+    result = score_run_on(trained.folder, bench.corpus, bench.scale, tested, length)
+    return result | ({"curve": trained.result["curve"]} if tested == length else {})
+
+
+def _claims() -> list[Claim]:
+    scaled, fixed, softmax = "ReLU, scaled by n", "ReLU, fixed scale", "softmax"
+    first, *_, last = SCALES["gpu"].reach
+    return [
+        Claim(
+            f"scaling by n is as good as a fixed scale at the length of training, {first}", "nll",
+            f"{scaled}, {first}", f"{fixed}, {first}", "=", 0.05,
+        ),
+        Claim(f"scaling by n beats a fixed scale at {last}", "nll", f"{scaled}, {last}", f"{fixed}, {last}", "<"),
+        Claim(f"ReLU scaled by n beats softmax at {last}", "nll", f"{scaled}, {last}", f"{softmax}, {last}", "<"),
+    ]  # fmt: skip
+
+
+EXPERIMENT = Experiment(
+    name="extrapolation",
+    title="Beyond the length of training",
+    question="Does ReLU scaled by the number of keys carry beyond the length of training, and a fixed scale not?",
+    arms=arms,
+    run=run,
+    columns=(
+        Column("NLL", "nll", 3, "lower"),
+        Column("NLL past the trained length", "beyond", 3, "lower"),
+        Column("s-BLEU", "bleu", 2, "higher"),
+        Column("d-BLEU", "d_bleu", 2, "higher"),
+        Column("± 95 %", "d_bleu_ci", 2),
+        Column("window used, tokens", "window", 0),
+        Column("mass", "mass", 2),
+        Column("entropy", "entropy", 2),
+        Column("dead rows", "dead", 3),
+    ),
+    claims=tuple(_claims()),
+    plots=(
+        Plot("NLL and the length of the window", "nll", "tokens", "NLL", log_x=True),
+        Plot("d-BLEU and the length of the window", "d_bleu", "tokens", "d-BLEU", log_x=True),
+        Plot("Mass and the length of the window", "mass", "tokens", "mass of a row", log_x=True),
+    ),
+    profiles=(Profile("NLL by position in the window", "by_position", "position, tokens", "NLL", "tokens"),),
+)

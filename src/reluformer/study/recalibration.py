@@ -1,0 +1,39 @@
+"""Gamma set anew where a run comes to its documents: what is right for sentences is not where alpha is 0."""
+
+from typing import Any
+
+import torch
+from transformers import TrainerCallback, TrainerControl, TrainerState
+
+from reluformer.data.dataset import PackedDataset
+from reluformer.memory.calibration import calibrate
+from reluformer.training.arguments import uses_bf16
+from reluformer.training.batching import CostBatches
+from reluformer.training.collate import Collator
+from reluformer.training.loading import longer_sides
+from reluformer.training.recipe import Recipe
+
+
+class Recalibration(TrainerCallback):
+    """Before the first update of a recipe's last stage, unit mass on a batch of that stage.
+
+    A run that goes on from a checkpoint of just that step does it then: the checkpoint was written before.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.step = sum(stage.steps for stage in recipe.stages[:-1])
+
+    def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **more: Any) -> None:
+        """Calibrate if it is time to."""
+        if state.global_step != self.step:
+            return
+        model, recipe = more["model"], self.recipe
+        examples = PackedDataset(recipe.data, "train", recipe.stages[-1].length)
+        numbers = next(iter(CostBatches(longer_sides(examples), recipe.batches.cost, seed=recipe.seed)))
+        batch = Collator()([examples[i] for i in numbers])
+        del batch["labels"]
+        bf16 = uses_bf16(recipe.precision, model.device)
+        # A compiled layer would not call the hooks that calibrate.
+        with torch.compiler.set_stance("force_eager"), torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
+            calibrate(model, **{name: x.to(model.device) for name, x in batch.items()}, use_cache=False)

@@ -1,0 +1,49 @@
+import dataclasses
+
+from reluformer.study.bench import Bench
+from reluformer.study.experiments.documents import EXPERIMENT
+from reluformer.study.scales import SCALES
+
+ARMS = {arm.name: arm for arm in EXPERIMENT.arms(SCALES["gpu"])}
+
+
+def test_a_length_has_all_numbers_and_a_comparison_with_the_twin(bench: Bench) -> None:
+    arms = {arm.series: arm for arm in EXPERIMENT.arms(bench.scale)}
+    result, twin = (EXPERIMENT.run(arms[name], 0, bench) for name in ("ReLUFormer", "Transformer"))
+    assert {column.key for column in EXPERIMENT.columns} <= result.keys()
+    assert result["d_bleu_lead"] == result["d_bleu"] - twin["d_bleu"]
+    assert 0 <= result["d_bleu_p"] <= 1
+    assert "d_bleu_p" not in twin
+    for found in (result, twin):
+        positions, tokens = found["by_position"], found["tokens_by_position"]
+        mean = sum(positions[end] * count for end, count in tokens.items()) / sum(tokens.values())
+        assert abs(mean - found["nll"]) < 1e-6
+
+
+def test_twins_see_the_same_batches(bench: Bench) -> None:
+    scale = dataclasses.replace(bench.scale, rates={"reluformer": 2e-3})
+    own = Bench(scale, bench.corpus, bench.work)
+    first, second = (
+        own.recipe(arm.settings["model"], 1, 60, **arm.settings.get("recipe", {}))
+        for arm in EXPERIMENT.arms(scale)
+        if arm.series != "sparsemax"
+    )
+    same = dataclasses.replace(first, model=second.model, optimiser=dataclasses.replace(first.optimiser, lr=scale.lr))
+    assert same == second
+    assert (first.optimiser.lr, second.optimiser.lr) == (2e-3, scale.lr)
+
+
+def test_each_family_has_its_own_learning_rate() -> None:
+    scale = dataclasses.replace(SCALES["gpu"], rates={"transformer": 7e-4, "reluformer": 2e-3})
+    arms = {arm.name: arm.settings for arm in EXPERIMENT.arms(scale)}
+    softmax, relu = ({"optimiser": {"lr": rate}} for rate in (7e-4, 2e-3))
+    assert (arms["ReLUFormer, 512"]["recipe"], arms["ReLUFormer, 512"]["twin"]) == (relu, softmax)
+    assert (arms["sparsemax, 512"]["recipe"], arms["sparsemax, 512"]["twin"]) == (softmax, softmax)
+    assert arms["Transformer, 512"] == {"model": {}, "length": 512, "recipe": softmax}
+
+
+def test_a_common_learning_rate_leaves_no_trace_in_cells() -> None:
+    assert all(arm.settings.keys() == {"model", "length"} for arm in ARMS.values())
+    usual = dataclasses.replace(SCALES["gpu"], rates={"transformer": SCALES["gpu"].lr})
+    assert EXPERIMENT.arms(usual) == list(ARMS.values())
+    assert usual.key() == SCALES["gpu"].key()
