@@ -101,11 +101,3 @@ def test_bench_keeps_nothing_unasked(
     assert status == 0
     assert "--out DIR" in out
     assert list(tmp_path.iterdir()) == []
-
-
-def test_demo_tells_its_story(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)  # as a user runs it, and faster
-    status, out, err = run(capsys, "demo")
-    assert (status, err) == (0, "")
-    for part in ("One query", "Gradients through the statistics", "back ends", "Packed sequences", "Speed and memory"):
-        assert part in out

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from rich.console import Console
 
-from reluformer import demo
+from reluformer.demo import operator
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
@@ -29,7 +29,7 @@ def test_examples(page: Path) -> None:
 
 def test_the_start_page_shows_what_the_demo_prints() -> None:
     screen = StringIO()
-    demo._one_row(Console(file=screen, width=80))
+    operator._one_row(Console(file=screen, width=80))
     printed = "\n".join(line.rstrip() for line in screen.getvalue().strip().splitlines())
     assert f"```\n{printed}\n```" in (ROOT / "docs/index.md").read_text(encoding="utf-8")
 

@@ -49,7 +49,7 @@ def _command() -> Any:
 
     from reluformer.bench.commands import bench
     from reluformer.data.commands import data
-    from reluformer.demo import demo
+    from reluformer.demo.commands import demo
     from reluformer.report.commands import inspect
     from reluformer.study.commands import study
     from reluformer.training.commands import train

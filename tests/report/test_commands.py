@@ -10,6 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
+from reluformer import pretrained
 from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
 from reluformer.report.commands import inspect
 
@@ -73,6 +74,17 @@ def test_json_of_what_the_model_says(folder: Path, tmp_path: Path) -> None:
         assert report["about"]["source"] == "a house"
         assert {site["layer"] for site in report["sites"]} == {0, 1}
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_the_model_in_the_box(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrained, "FOLDER", folder)
+    status, out = run("a house", "--json")
+    assert status == 0, out
+    assert json.loads(out[out.index("{") :])["about"]["model"] == "en-de (in the box)"
+    monkeypatch.setattr(pretrained, "FOLDER", tmp_path)
+    status, out = run("a house")
+    assert status == 2
+    assert "no model in the box" in out
 
 
 def test_usual_maps(folder: Path, tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from reluformer import cli
+from reluformer import cli, pretrained
 from reluformer.translation import loading
 from tests.translation.stubs import Copier
 
 NASTY = "\ufeffIn the beginning\r\n\r\n\x0cGod created 😀\u2028 heaven\r\n***\r\n  and\x85 earth\t\r\n" + "light " * 200
+
+NOTHING = "has nothing to translate: what is written is what was read"
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -44,7 +46,8 @@ def test_files_of_all_formats(capsys, folder: Path, copier: Copier) -> None:
     Path("b.md").write_text(page)
     Path("c.jsonl").write_text('{"id": 1, "en": ["In the beginning", ""]}\n')
     names = ["a.txt", "empty.txt", "b.md", "c.jsonl"]
-    assert run(capsys, "translate", *names, "--model", "m", "--output", "out", "--target", "de") == (0, "", "")
+    status, out, err = run(capsys, "translate", *names, "--model", "m", "--output", "out", "--target", "de")
+    assert (status, out, err) == (0, "", f"reluformer translate: empty.txt {NOTHING}\n")
     assert sorted(os.listdir("out")) == sorted(names)
     found = Path("out/a.txt").read_bytes().decode()
     # White space inside a line that would end one elsewhere becomes a space; all that is around stays.
@@ -95,6 +98,42 @@ def test_a_real_model_with_maps(capsys, folder: Path, model_folder: Path) -> Non
     assert figures == [f"{window}/{site}.png" for window in windows for site in sites]
 
 
+@pytest.fixture
+def box(monkeypatch: pytest.MonkeyPatch, model_folder: Path) -> Path:
+    """In the place of the model in the box."""
+    monkeypatch.setattr(pretrained, "FOLDER", model_folder)
+    return model_folder
+
+
+def test_without_a_model_the_one_in_the_box_translates(capsys, folder: Path, box: Path) -> None:
+    Path("a.txt").write_text("light\n")
+    Path("c.jsonl").write_text('{"text": ["light"]}\n')
+    options = ["--beam", 1, "--device", "cpu"]
+    assert run(capsys, "translate", "a.txt", "c.jsonl", *options) == (0, "", "")
+    assert Path("a.de.txt").read_text().count("\n") == 1  # named after its language
+    assert run(capsys, "translate", "a.txt", "--model", box, "--output", "named.txt", *options)[0] == 0
+    assert Path("a.de.txt").read_text() == Path("named.txt").read_text()
+    assert json.loads(Path("c.de.jsonl").read_text()).keys() == {"text", "de"}
+    assert run(capsys, "translate", "c.jsonl", "--source", "text", "--target", "said", *options) == (0, "", "")
+    assert json.loads(Path("c.said.jsonl").read_text()).keys() == {"text", "said"}
+
+
+@pytest.mark.parametrize("text", ["", "\n", "\n \n\t\r\n\n", "***\n😀\n\n--", "\ufeff"])
+def test_nothing_to_translate_is_said_and_kept(capsys, folder: Path, copier: Copier, monkeypatch, text: str) -> None:
+    Path("a.txt").write_bytes(text.encode())
+    assert run(capsys, "translate", "a.txt", "--model", "m", "--output", "b.txt") == (
+        0,
+        "",
+        f"reluformer translate: a.txt {NOTHING}\n",
+    )
+    assert Path("b.txt").read_bytes() == text.encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+    status, _, err = run(capsys, "translate", "--model", "m", "--output", "c.txt")
+    assert (status, err) == (0, f"reluformer translate: standard input {NOTHING}\n")
+    assert Path("c.txt").read_bytes() == text.encode()
+    assert copier.calls == []
+
+
 def damaged_model(folder: Path) -> Path:
     (folder / "no-model").mkdir()
     return folder / "no-model"
@@ -104,7 +143,11 @@ def damaged_model(folder: Path) -> Path:
     ("arguments", "words"),
     [
         (["none.txt"], "FILES: none.txt does not exist"),
-        (["latin.txt"], "latin.txt, line 2: not UTF-8, byte 5 of the file"),
+        (["."], "FILES: . is a folder, takes files"),
+        (["latin.txt"], "latin.txt, line 2: not UTF-8, byte 5 of the file: takes text"),
+        (["picture.png"], "picture.png, line 1: not UTF-8, byte 1 of the file: takes text"),
+        (["utf16.txt"], "utf16.txt, line 1: not UTF-8, byte 1 of the file: takes text"),
+        (["archive.tar"], "archive.tar, line 2: a zero byte, byte 6 of the file: takes text in UTF-8"),
         (["a.txt", "--output", "a.txt"], "the translation of a.txt would go to a.txt, which is an input"),
         (["a.txt", "--model", "no-model"], "no-model is no model: no config.json"),
         (["a.txt", "--model", "none"], "none is no folder: takes the folder of a model"),
@@ -126,6 +169,9 @@ def test_wrong_arguments_are_one_line(
 ) -> None:
     Path("a.txt").write_text("light\n")
     Path("latin.txt").write_bytes(b"abc\n\xe4\n")
+    Path("picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
+    Path("utf16.txt").write_bytes("light".encode("utf-16"))
+    Path("archive.tar").write_bytes(b"abc\nd\0\0\0\n")
     Path("bad.jsonl").write_text("{")
     damaged_model(folder)
     before = sorted(folder.rglob("*"))
@@ -136,6 +182,35 @@ def test_wrong_arguments_are_one_line(
     assert err.startswith("reluformer translate: ")
     assert err.count("\n") == 1
     assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["translate", "a.txt", "--target", "fr"], "the model in the box translates en into de, got --target fr"),
+        (["translate", "a.txt", "--source", "de"], "got --source de: other languages take a --model of their own"),
+        (["evaluate", "bible:test", "--source", "en", "--target", "es"], "got --target es"),
+        (["evaluate", "bible:test", "--source", "de", "--target", "en"], "got --source de"),
+    ],
+)
+def test_languages_that_the_box_does_not_know(
+    capsys, folder: Path, box: Path, arguments: list[str], words: str
+) -> None:
+    Path("a.txt").write_text("light\n")
+    status, out, err = run(capsys, *arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert words in err
+    assert len(list(folder.iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [["translate", "a.txt"], ["evaluate", "a.jsonl", "--source", "en", "--target", "de"]]
+)
+def test_no_model_named_and_none_in_the_box(capsys, folder: Path, monkeypatch, arguments: list[str]) -> None:
+    monkeypatch.setattr(pretrained, "FOLDER", folder / "none")
+    status, out, err = run(capsys, *arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "this installation has no model in the box: takes --model FOLDER" in err
 
 
 def test_an_error_halfway_leaves_no_file(capsys, folder: Path, copier: Copier, monkeypatch) -> None:
@@ -192,6 +267,16 @@ def test_evaluate(capsys, folder: Path, copier: Copier) -> None:
     assert "1 documents, 2 sentences" in out
 
 
+def test_evaluate_the_model_in_the_box(capsys, folder: Path, box: Path) -> None:
+    Path("x.jsonl").write_text('{"id": "a", "en": ["light"], "de": ["Licht"]}\n')
+    common = ["evaluate", "x.jsonl", "--source", "en", "--target", "de", "--beam", 1]
+    status, out, _ = run(capsys, *common, "--out", "r.json")
+    assert status == 0
+    assert "en-de (in the box)" in out
+    assert json.loads(Path("r.json").read_text())["systems"][0]["system"] == "en-de (in the box)"
+    assert run(capsys, *common, "--hypotheses", "x.jsonl")[0] == 0  # and not where there is something else to score
+
+
 def test_evaluate_a_real_model_on_the_embedded_corpus(capsys, folder: Path, model_folder: Path) -> None:
     options = ["--source", "en", "--target", "es", "--model", model_folder, "--limit", 1, "--beam", 1, "--length", 0]
     status, out, err = run(capsys, "evaluate", "bible:dev", *options)
@@ -202,8 +287,7 @@ def test_evaluate_a_real_model_on_the_embedded_corpus(capsys, folder: Path, mode
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["x.jsonl"], "takes one of --model and --hypotheses"),
-        (["x.jsonl", "--model", "m", "--hypotheses", "x.jsonl"], "takes one of --model and --hypotheses"),
+        (["x.jsonl", "--model", "m", "--hypotheses", "x.jsonl"], "takes one of --model and --hypotheses, got both"),
         (["none.jsonl", "--model", "m"], "DATA: none.jsonl does not exist"),
         (["x.jsonl", "--model", "m"], "m is no folder: takes the folder of a model"),
         (["x.jsonl", "--hypotheses", "y.txt"], "y.txt has 2 lines, the data has 1 sentences"),

@@ -102,8 +102,13 @@ def test_wrong_jsonl(line: str, source: str | None, words: str) -> None:
 
 
 def test_not_utf8() -> None:
-    with pytest.raises(DataError, match=r"^y\.txt, line 2: not UTF-8, byte 8 of the file$"):
+    with pytest.raises(DataError, match=r"^y\.txt, line 2: not UTF-8, byte 8 of the file: takes text$"):
         list(decoded_lines(io.BytesIO("äbc\n".encode() + b"zz\xff\xfe\n"), "y.txt"))
+
+
+def test_a_zero_byte_is_no_text() -> None:
+    with pytest.raises(DataError, match=r"^y, line 2: a zero byte, byte 8 of the file: takes text in UTF-8$"):
+        list(decoded_lines(io.BytesIO("äbc\nzz\0\0\n".encode()), "y"))
 
 
 def test_format_of() -> None:

@@ -1,8 +1,10 @@
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from reluformer.data.files import DataError
+from reluformer.translation.formats import LinePage, Page
 from reluformer.translation.outputs import STANDARD, Job
 from reluformer.translation.pipeline import Reader, translate_jobs
 from reluformer.translation.translator import Translator
@@ -15,13 +17,12 @@ def jobs_in(folder: Path, **texts: bytes) -> list[Job]:
     return [Job(folder / name, folder / f"{name}.out") for name in texts]
 
 
-def test_count_reads_everything_that_can_be_read_twice(tmp_path: Path) -> None:
+def test_counts_read_everything_that_can_be_read_twice(tmp_path: Path) -> None:
     reader = Reader("text", None, "de")
     jobs = jobs_in(tmp_path, a=b"x\n\ny\n***\n", b=b"z")
-    assert reader.count(jobs) == 3
-    assert reader.count([*jobs, Job(STANDARD, STANDARD)]) is None
+    assert reader.counts([*jobs, Job(STANDARD, STANDARD)]) == [2, 1, None]
     with pytest.raises(DataError, match="c, line 1: not UTF-8"):
-        reader.count([*jobs_in(tmp_path, c=b"\xff"), Job(STANDARD, STANDARD)])
+        reader.counts([*jobs_in(tmp_path, c=b"\xff"), Job(STANDARD, STANDARD)])
 
 
 def test_files_before_a_failure_stay_and_windows_know_their_file(tmp_path: Path, tokenizer) -> None:
@@ -37,3 +38,28 @@ def test_files_before_a_failure_stay_and_windows_know_their_file(tmp_path: Path,
     assert {name for name, _ in seen} == {"a", "b"}
     assert sum(name == "a" for name, _ in seen) == 4  # two documents, twice
     assert sum(done) == 13
+
+
+def test_a_long_file_is_never_held_whole(tmp_path: Path, tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = rendered = most = 0
+    render = LinePage.render
+
+    class Watched(Reader):
+        def pages(self, job: Job) -> Iterator[Page]:
+            nonlocal read
+            for page in super().pages(job):
+                read += 1
+                yield page
+
+    def counted(page: LinePage, translations: Sequence[str]) -> str:
+        nonlocal rendered, most
+        most = max(most, read - rendered)
+        rendered += 1
+        return render(page, translations)
+
+    monkeypatch.setattr(LinePage, "render", counted)
+    (job,) = jobs_in(tmp_path, a=(b"light " * 20 + b"\n\n") * 2000)  # documents of a sentence, 244 KB
+    translate_jobs(Translator(Copier(), tokenizer, length=64, cost=256, beam=1), [job], Watched("text", None, "de"))
+    assert job.output.read_bytes() == job.input.read_bytes()
+    assert rendered == read > 2000
+    assert most < 300

@@ -113,6 +113,14 @@ def test_line_ends_inside_a_sentence_become_spaces(tokenizer) -> None:
     assert list(translator.translate([["a\u2028b\x85c\x0cd\r\ne\u00a0f"]])) == [["a b c d e\u00a0f a b c d e\u00a0f"]]
 
 
+def test_a_piece_of_an_overlong_sentence_is_done_in_part(tokenizer) -> None:
+    done: list[float] = []
+    given = ["light", "light " * 200, "light"]
+    list(Translator(Copier(), tokenizer, length=32).translate([given], watch=done.append))
+    assert len(done) > 5
+    assert sum(done) == pytest.approx(len(given))
+
+
 def test_documents_stream(tokenizer) -> None:
     pulled = []
 

@@ -10,7 +10,9 @@ from typing import Annotated, Any
 import torch
 import typer
 
+from reluformer.data.files import DataError
 from reluformer.memory import Attention
+from reluformer.pretrained import model_or_default, name_of
 from reluformer.report.maps import MOST_TOKENS, AttentionMap, HeadChoice, attention_maps
 from reluformer.report.measure import memory_report
 from reluformer.report.watch import places
@@ -18,7 +20,10 @@ from reluformer.report.watch import places
 
 def inspect(
     text: Annotated[str, typer.Argument(help="what to translate: a text, a file, or - for standard input")],
-    model: Annotated[str, typer.Option(help="folder or name of a model, as transformers loads it")],
+    model: Annotated[
+        str | None,
+        typer.Option(help="folder or name of a model, as transformers loads it; by default the one in the box"),
+    ] = None,
     target: Annotated[
         str | None, typer.Option(help="its translation, text or file; without it, what the model says greedily")
     ] = None,
@@ -38,14 +43,15 @@ def inspect(
 
         if out.exists() and not out.is_dir():
             raise typer.BadParameter(f"takes a folder, {out} is a file", param_hint="--out")
-    tokenizer, network = _load(model)
+    chosen = _chosen_model(model)
+    tokenizer, network = _load(chosen)
     try:
         batch, said = _batch(tokenizer, network, source, wanted)
         maps = [] if out is None else _maps(tokenizer, network, batch, choices)
         report = memory_report(network, batch)
     except ValueError as error:  # a head that is not there, a text that is too long: it says what
         raise typer.BadParameter(str(error)) from None
-    about = {"model": model, "source": source, "target": said}
+    about = {"model": name_of(Path(chosen)), "source": source, "target": said}
     report = dataclasses.replace(report, about=about)
     paths = [] if out is None else report.save(out, maps)
     if as_json:
@@ -74,6 +80,16 @@ def _read(argument: str, text: str) -> str:
     if not text.strip():
         raise typer.BadParameter("takes a text, got an empty one", param_hint=argument)
     return text.strip()
+
+
+def _chosen_model(model: str | None) -> str:
+    """The one that was named, or the one in the box."""
+    if model is not None:
+        return model
+    try:
+        return str(model_or_default(None))
+    except DataError as error:
+        raise typer.BadParameter(str(error), param_hint="--model") from None
 
 
 def _choices(heads: str | None, out: Path | None) -> list[HeadChoice] | None:

@@ -12,9 +12,10 @@ import typer
 
 from reluformer.data.documents import Document, Languages
 from reluformer.data.files import DataError, write_json
+from reluformer.pretrained import LANGUAGES, check_languages, model_or_default, name_of
 from reluformer.translation.outputs import STANDARD, Job, plan_jobs
 
-Model = Annotated[Path, typer.Option(help="folder of a model, as reluformer train writes it")]
+Model = Annotated[Path | None, typer.Option(help="folder of a model; by default the one in the box, en to de")]
 Beam = Annotated[int, typer.Option(min=1, help="hypotheses that the search keeps; 1 is greedy")]
 Penalty = Annotated[float, typer.Option(help="above 0 prefers longer translations, below 0 shorter ones")]
 Length = Annotated[
@@ -29,8 +30,8 @@ Precision = Annotated[
 
 
 def translate(
-    model: Model,
     files: Annotated[list[Path] | None, typer.Argument(help="text, Markdown or JSONL; none or - for stdin")] = None,
+    model: Model = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="file, folder, or - for stdout; by default beside each file"),
@@ -51,23 +52,30 @@ def translate(
 ) -> None:
     """Translate files, one line for each line: documents of any length, with context across sentences."""
     from reluformer.translation.pipeline import Reader, translate_jobs
-    from reluformer.translation.progress import sentences_done
+    from reluformer.translation.progress import Account, sentences_done
     from reluformer.translation.translator import Translator
 
+    with _refusals():
+        folder = model_or_default(model)
+        if model is None:
+            check_languages(source, target)
+            target = target or LANGUAGES.target
     target = target or "translated"
     with _refusals("FILES"):
         jobs = plan_jobs(files or [], output, target, force)
     drawing = _Drawing(attention, heads)
     with _refusals():
         reader = Reader(form, source, target)
-        total = reader.count(jobs)
+        account = Account(jobs, reader.counts(jobs))
     options: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty, "context": context, "cost": cost}
     options["precision"] = precision
     with _refusals():
-        translator = Translator.load(model, device, length, **options)
-    with _refusals(), sentences_done("translating", total) as watch:
-        translate_jobs(translator, jobs, reader, watch, drawing.collect if attention else None)
+        translator = Translator.load(folder, device, length, **options)
+    account.begin()
+    with _refusals(), sentences_done("translating", account.total) as watch:
+        translate_jobs(translator, jobs, reader, account.counting(watch), drawing.collect if attention else None)
         drawing.draw(translator)
+    account.end()
 
 
 def compress(
@@ -137,9 +145,10 @@ def evaluate(
     data: Annotated[list[str], typer.Argument(help="documents with references, as reluformer data reads them")],
     source: Annotated[str, typer.Option(help="language to translate from, as the data names it")],
     target: Annotated[str, typer.Option(help="language to translate into")],
-    model: Annotated[Path | None, typer.Option(help="folder of a model, as reluformer train writes it")] = None,
+    model: Model = None,
     hypotheses: Annotated[
-        Path | None, typer.Option(help="translations to score instead: what --keep wrote, or text, a sentence a line")
+        Path | None,
+        typer.Option(help="translations to score instead of a model's: what --keep wrote, or text, a sentence a line"),
     ] = None,
     compare: Annotated[
         Path | None, typer.Option(help="a second system, model or file: paired bootstrap against the first")
@@ -158,19 +167,22 @@ def evaluate(
     precision: Precision = "auto",
 ) -> None:
     """BLEU of sentences and of documents and chrF, by document length; two systems with paired bootstrap."""
-    if (model is None) == (hypotheses is None):
-        raise typer.BadParameter("takes one of --model and --hypotheses", param_hint="--model")
+    if model is not None and hypotheses is not None:
+        raise typer.BadParameter("takes one of --model and --hypotheses, got both", param_hint="--model")
     from reluformer.data.tables import console
     from reluformer.translation import evaluation, scores, tables
 
     options: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty, "context": context, "cost": cost}
     options["precision"] = precision
+    with _refusals():
+        first = hypotheses or model_or_default(model)
+        if model is None and hypotheses is None:
+            check_languages(source, target)
     with _refusals("DATA"):
         languages = Languages.parse(f"{source}-{target}")
         documents = evaluation.read_references(data, languages, limit)
-    first = model or hypotheses or Path()
     systems = {
-        str(path): _System(path, documents, target, device, length, options) for path in (first, compare) if path
+        name_of(path): _System(path, documents, target, device, length, options) for path in (first, compare) if path
     }
     if compare is not None and len(systems) == 1:
         raise typer.BadParameter("takes another system than the first", param_hint="--compare")
@@ -211,7 +223,7 @@ class _System:
         from reluformer.translation.progress import sentences_done
         from reluformer.translation.translator import Translator
 
-        self.about: dict[str, Any] = {"system": str(path)}
+        self.about: dict[str, Any] = {"system": name_of(path)}
         if path.is_file():
             with _refusals("--hypotheses"):
                 self.texts = read_hypotheses(path, documents, target)

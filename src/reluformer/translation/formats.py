@@ -121,13 +121,18 @@ def read_pages(lines: Iterable[str], form: str, name: str, source: str | None, t
 
 
 def decoded_lines(file: IO[bytes], name: str) -> Iterator[str]:
-    r"""Lines with their ends, split at ``\n`` alone; what is not UTF-8 is an error that says where."""
+    r"""Lines with their ends, split at ``\n`` alone; what is no text in UTF-8 is an error that says where."""
     before = 0  # bytes
     for number, line in enumerate(file, 1):
         try:
-            yield line.decode("utf-8")
+            text = line.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise DataError(f"{name}, line {number}: not UTF-8, byte {before + error.start + 1} of the file") from None
+            place = f"byte {before + error.start + 1} of the file"
+            raise DataError(f"{name}, line {number}: not UTF-8, {place}: takes text") from None
+        if "\0" in text:  # UTF-8, but no text has it: an archive, say, or UTF-16
+            place = f"byte {before + line.index(0) + 1} of the file"
+            raise DataError(f"{name}, line {number}: a zero byte, {place}: takes text in UTF-8")
+        yield text
         before += len(line)
 
 

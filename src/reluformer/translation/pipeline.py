@@ -33,18 +33,21 @@ class Reader:
             lines = decoded_lines(file, job.name)
             yield from read_pages(lines, format_of(path, self.form), job.name, self.source, self.target)
 
-    def count(self, jobs: Sequence[Job]) -> int | None:
-        """Sentences of all files, or None if one can be read only once. Finds what is wrong before work begins."""
-        seekable = [job for job in jobs if job.input != STANDARD and job.input.is_file()]
-        found = sum(len(page.sentences) for job in seekable for page in self.pages(job))
-        return found if len(seekable) == len(jobs) else None
+    def counts(self, jobs: Sequence[Job]) -> list[int | None]:
+        """Sentences of each file, None if it can be read only once. Finds what is wrong before work begins."""
+        return [
+            sum(len(page.sentences) for page in self.pages(job))
+            if job.input != STANDARD and job.input.is_file()
+            else None
+            for job in jobs
+        ]
 
 
 def translate_jobs(
     translator: Translator,
     jobs: Sequence[Job],
     reader: Reader,
-    watch: Callable[[int], None] | None = None,
+    watch: Callable[[float], None] | None = None,
     written: Callable[[Job, Written], None] | None = None,
 ) -> None:
     """Translate files; each is there when all of it is done, and if one cannot be written those before it stay.

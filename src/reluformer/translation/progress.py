@@ -1,11 +1,15 @@
-"""A bar on standard error while something is translated, where somebody watches."""
+"""What is said on standard error while files are translated: a bar where somebody watches, and what needs a word."""
 
-from collections.abc import Callable, Iterator
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+
+from reluformer.translation.outputs import STANDARD, Job
 
 
 @contextmanager
-def sentences_done(what: str, total: int | None) -> Iterator[Callable[[int], None]]:
+def sentences_done(what: str, total: int | None) -> Iterator[Callable[[float], None]]:
     """A function to be told how many sentences more are done."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -15,3 +19,50 @@ def sentences_done(what: str, total: int | None) -> Iterator[Callable[[int], Non
     with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
         task = progress.add_task(what, total=total)
         yield lambda count: progress.advance(task, count)
+
+
+class Account:
+    """What becomes of some files, in words: nobody should wonder why there is nothing to see.
+
+    Args:
+        jobs: What is read and written.
+        counts: Sentences of each; None where they can be read only once.
+    """
+
+    def __init__(self, jobs: Sequence[Job], counts: Sequence[int | None]) -> None:
+        self.jobs, self.counts, self.done, self.began = jobs, counts, 0.0, 0.0
+
+    @property
+    def total(self) -> int | None:
+        """Sentences of all files, as far as that can be known beforehand."""
+        known = [count for count in self.counts if count is not None]
+        return sum(known) if len(known) == len(self.counts) else None
+
+    def begin(self) -> None:
+        """Say what a person at the keyboard has to do."""
+        if sys.stdin.isatty() and any(job.input == STANDARD for job in self.jobs):
+            _say("reading the keyboard: a text, then Ctrl-D on a line of its own")
+        self.began = time.perf_counter()
+
+    def counting(self, watch: Callable[[float], None]) -> Callable[[float], None]:
+        """The same function, counted."""
+
+        def counted(count: float) -> None:
+            self.done += count
+            watch(count)
+
+        return counted
+
+    def end(self) -> None:
+        """Name the files in which there was nothing to do and, where somebody watches, those that were written."""
+        for job, count in zip(self.jobs, self.counts, strict=True):
+            if count == 0 or (count is None and not self.done):
+                _say(f"{job.name} has nothing to translate: what is written is what was read")
+        kept = [str(job.output) for job in self.jobs if job.output != STANDARD]
+        if kept and sys.stderr.isatty():
+            sentences = f"{self.done:,.0f} sentence{'' if round(self.done) == 1 else 's'}"
+            _say(f"{', '.join(kept)}: {sentences} in {time.perf_counter() - self.began:.1f} s")
+
+
+def _say(text: str) -> None:
+    print(f"reluformer translate: {text}", file=sys.stderr)

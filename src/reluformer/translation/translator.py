@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -123,7 +124,7 @@ class Translator:
         self,
         documents: Iterable[Sequence[str]],
         *,
-        watch: Callable[[int], None] | None = None,
+        watch: Callable[[float], None] | None = None,
         written: Callable[[Written], None] | None = None,
     ) -> Iterator[list[str]]:
         """Translate documents, lists of sentences, as they come.
@@ -133,7 +134,7 @@ class Translator:
 
         Args:
             documents: Read as a stream.
-            watch: Told how many sentences more are done; a piece of an overlong one counts as one.
+            watch: Told how many sentences more are done; a piece of an overlong one counts as a part.
             written: Shown every window that counts, when it is done.
         """
         pool: list[_Document] = []
@@ -149,7 +150,7 @@ class Translator:
     def _translate(
         self,
         pool: list["_Document"],
-        watch: Callable[[int], None] | None,
+        watch: Callable[[float], None] | None,
         written: Callable[[Written], None] | None,
     ) -> Iterator[list[str]]:
         """Round after round: what did not come out right comes back in smaller windows."""
@@ -165,7 +166,7 @@ class Translator:
                         again += [(document, smaller) for smaller in window.smaller()]
                         continue
                     if watch:
-                        watch(window.end - window.first)
+                        watch(document.share(window))
                     if written:
                         written(Written(document.number, window, sources[i], target))
             todo = again
@@ -263,6 +264,7 @@ class _Document:
             units = [tokens] if len(tokens) < translator.longest else self._pieces(tokens, translator)
             self.units += units
             self.line += [i] * len(units)
+        self.pieces = Counter(self.line)
         self.windows = windows_of([len(unit) + 1 for unit in self.units], translator.room, translator.context)
         self.written: list[str] = [""] * len(self.units)
 
@@ -287,6 +289,10 @@ class _Document:
             return False
         self.written[window.first : window.end] = texts[window.first - window.start :]
         return True
+
+    def share(self, window: Window) -> float:
+        """How many sentences a window finishes, a piece of one counted as the part that it is."""
+        return sum(1 / self.pieces[self.line[unit]] for unit in range(window.first, window.end))
 
     def lines(self) -> list[str]:
         """The translations, one for each sentence; what was blank is as it was."""

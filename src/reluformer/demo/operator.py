@@ -1,4 +1,4 @@
-"""``reluformer demo``: the operator at work on this machine, every number computed as you watch."""
+"""``reluformer demo operator``: the operator at work on this machine, every number computed as you watch."""
 
 import torch
 from rich.console import Console
@@ -14,7 +14,7 @@ from reluformer.bench.timing import Call, medians
 from reluformer.ops.attention import Backend
 
 
-def demo() -> None:
+def show_operator() -> None:
     """Show the operator at work on this machine: weights, statistics, back ends, packing, speed."""
     torch.manual_seed(0)
     console = Console(highlight=False)

@@ -1,0 +1,58 @@
+"""The options of ``reluformer demo``: parse, run, show."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reluformer.data.files import DataError, written_file
+from reluformer.pretrained import has_model, model_or_default
+
+DEMOS = ("translation", "operator")
+PAGE = Path("reluformer-demo.html")
+
+
+def demo(
+    what: Annotated[
+        str, typer.Argument(help="translation, of a speech by a model, or operator, ReLU attention alone")
+    ] = "translation",
+    out: Annotated[Path, typer.Option(help="file for the page, which needs nothing else")] = PAGE,
+    model: Annotated[
+        Path | None, typer.Option(help="folder of a model that translates English; by default the one in the box")
+    ] = None,
+) -> None:
+    """Translate a document that ships with the package, offline, and show what the memories of the model did."""
+    if what not in DEMOS:
+        raise typer.BadParameter(f"takes {' or '.join(DEMOS)}, got {what!r}", param_hint="WHAT")
+    if what == "translation" and (model or has_model()):
+        _translate(model, out)
+        return
+    if what == "translation":
+        print("This installation has no model in the box: here is the operator instead.\n")
+    from reluformer.demo.operator import show_operator
+
+    show_operator()
+
+
+def _translate(model: Path | None, out: Path) -> None:
+    if out.is_dir():
+        raise typer.BadParameter(f"takes a file, {out} is a folder", param_hint="--out")
+    import matplotlib  # noqa: F401  # missing? Better said before the work than after
+
+    from reluformer.data.tables import console
+    from reluformer.demo.page import page
+    from reluformer.demo.run import Demonstration
+    from reluformer.demo.screen import goodbye, side_by_side, summary
+
+    screen = console()
+    try:
+        found = Demonstration.of(model_or_default(model))
+        screen.print(side_by_side(found))
+        screen.print(summary(found), highlight=False)
+        with written_file(out) as file:
+            file.write(page(found).encode())
+    except DataError as error:
+        raise typer.BadParameter(" ".join(str(error).split())) from None
+    except OSError as error:
+        raise typer.BadParameter(f"cannot write {out}: {error.strerror or error}", param_hint="--out") from None
+    screen.print(goodbye(out), highlight=False, soft_wrap=True)

@@ -1,0 +1,49 @@
+"""The model in the box: a small translator that ships with the package, so that it works without a download.
+
+It lies in ``en-de/`` beside this file, as ``reluformer compress`` wrote it; its README tells what it was trained on.
+"""
+
+from pathlib import Path
+
+from reluformer.data.documents import Languages
+from reluformer.data.files import DataError
+from reluformer.data.scripts import LANGUAGES as CODES
+from reluformer.data.scripts import base
+
+LANGUAGES = Languages("en", "de")
+FOLDER = Path(__file__).parent / f"{LANGUAGES.source}-{LANGUAGES.target}"
+
+
+def has_model() -> bool:
+    """Whether this installation has it."""
+    return (FOLDER / "config.json").is_file()
+
+
+def model_or_default(model: Path | None) -> Path:
+    """The folder that the user named, or that of the model in the box."""
+    if model is None and not has_model():
+        raise DataError("this installation has no model in the box: takes --model FOLDER")
+    return FOLDER if model is None else model
+
+
+def name_of(model: Path) -> str:
+    """What to call a model: the one in the box by its languages, others by their folders."""
+    return f"{LANGUAGES.source}-{LANGUAGES.target} (in the box)" if model == FOLDER else str(model)
+
+
+def languages_of(model: Path) -> Languages | None:
+    """What a model translates, where that is known: of the one in the box."""
+    return LANGUAGES if model == FOLDER else None
+
+
+def check_languages(source: str | None, target: str | None) -> None:
+    """Refuse languages that the model in the box does not know.
+
+    Data may call its sides whatever it likes, so only a name that is the code of a language is taken for one.
+    """
+    for option, name, known in (("--source", source, LANGUAGES.source), ("--target", target, LANGUAGES.target)):
+        if name is not None and base(name) in CODES and base(name) != known:
+            raise DataError(
+                f"the model in the box translates {LANGUAGES.source} into {LANGUAGES.target}, got {option} {name}: "
+                "other languages take a --model of their own"
+            )

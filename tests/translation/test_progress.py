@@ -1,0 +1,47 @@
+"""What is said on standard error about files that are translated."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from reluformer.translation.outputs import STANDARD, Job
+from reluformer.translation.progress import Account
+
+FILE, PIPE = Job(Path("a.txt"), Path("a.de.txt")), Job(STANDARD, STANDARD)
+
+
+@pytest.mark.parametrize(("counts", "total"), [([2, 3], 5), ([2, None], None), ([], 0)])
+def test_a_total_is_known_if_all_can_be_counted(counts: list[int | None], total: int | None) -> None:
+    assert Account([FILE] * len(counts), counts).total == total
+
+
+def test_counting_hands_on_what_it_counts() -> None:
+    told: list[float] = []
+    account = Account([FILE], [3])
+    count = account.counting(told.append)
+    for part in (1, 0.5, 1.5):
+        count(part)
+    assert told == [1, 0.5, 1.5]
+    assert account.done == 3
+
+
+@pytest.mark.parametrize(("watched", "words"), [(True, "a.de.txt: 3 sentences in "), (False, "")])
+def test_where_somebody_watches_files_are_named(capsys, monkeypatch, watched: bool, words: str) -> None:
+    account = Account([FILE, PIPE], [3, None])
+    account.begin()
+    account.counting(lambda _: None)(3)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: watched)
+    account.end()
+    err = capsys.readouterr().err
+    assert words in err
+    assert err.count("\n") == watched
+
+
+@pytest.mark.parametrize(("job", "typed", "lines"), [(PIPE, True, 1), (PIPE, False, 0), (FILE, True, 0)])
+def test_a_person_at_the_keyboard_is_told(capsys, monkeypatch, job: Job, typed: bool, lines: int) -> None:
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: typed, raising=False)
+    Account([job], [None]).begin()
+    err = capsys.readouterr().err
+    assert err.count("\n") == lines
+    assert ("Ctrl-D" in err) == bool(lines)
