@@ -31,6 +31,7 @@ def test_those_of_an_earlier_version_have_none_of_the_later_parts():
         ({"temperature": 2.0}, r"cross\.temperature must be 1 unless activation is one of softmax, .*, got 2\.0"),
         ({"slots": -1}, r"cross\.slots must be an int >= 0, got -1"),
         ({"query_key_norm": 1}, r"cross\.query_key_norm must be True or False, got 1"),
+        ({"centred": 1}, r"cross\.centred must be True or False, got 1"),
         ({"forget": "yes"}, r"cross\.forget must be None or a number, got 'yes'"),
         ({"forget": float("inf")}, r"cross\.forget must be None or a number, got inf"),
         (

@@ -51,6 +51,9 @@ VARIANTS = [
     {"decoder_self": {"slots": 5, "bias": 0.3}, "encoder_self": {"slots": 3}, "ffn": {"slots": 0}},
     {"cross": {"norm": "gated", "query_key_norm": True}, "ffn": {"norm": "layer"}},
     {site: {"norm": "mass", "bias": 1.0} for site in ("encoder_self", "decoder_self", "cross", "ffn")},
+    {"activation": "relu_squared", "positions": "rotary", "key_heads": 2}
+    | {site: {"centred": True, "bias": 2.0, "alpha": 1.0} for site in ("encoder_self", "decoder_self", "cross")},
+    {"norm_order": "post"} | {site: {"centred": True, "slots": 3} for site in ("encoder_self", "decoder_self")},
 ]
 
 

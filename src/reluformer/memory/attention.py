@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reluformer.memory.centring import with_constant
 from reluformer.memory.forgetting import ForgetGate, pack, unpack
 from reluformer.memory.lookup import lookup, up_to
 from reluformer.memory.norms import output_norm
@@ -149,6 +150,8 @@ class Attention(nn.Module):
             k = k if self.key_norm is None else self.key_norm(k)
             if rotate is not None:
                 q, k = rotate(q, k)
+            if self.settings.centred and self.causal:
+                k = with_constant(k)
             return (k, v) if log_forget is None or store is None else (pack(k, log_forget), v)
 
         k, v = make() if store is None else store(make)
@@ -162,6 +165,7 @@ class Attention(nn.Module):
             attn_mask, limit = up_to(limit, k.shape[2]), None
         if self.slots is not None:
             k, v, key_mask, attn_mask = self.slots(k, v, key_mask, attn_mask)
+            k = with_constant(k) if self.settings.centred and self.causal else k
         if attn_mask is not None:
             attn_mask = attn_mask.expand(*attn_mask.shape[:2], q.shape[2], k.shape[2])
         return {

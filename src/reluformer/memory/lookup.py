@@ -2,8 +2,9 @@
 
     w_ij = activation(scale * q_i.k_j + bias_h) / (gamma_h * (n_i / 2) ** alpha)        h_i = sum_j w_ij v_j
 
-A forget gate adds ``D_ij`` to the scores of an activation that normalises, and multiplies the weights of another by
-``exp(D_ij)``. With ``norm="mass"`` a row is divided by the sum of its weights instead, in which all its factors cancel.
+A memory that is centred takes the mean of a row from its scores first, see centring.py. A forget gate adds ``D_ij`` to
+the scores of an activation that normalises, and multiplies the weights of another by ``exp(D_ij)``. With
+``norm="mass"`` a row is divided by the sum of its weights instead, in which all its factors cancel.
 
 ReLU runs on the fused operator, softmax on PyTorch's own; the rest of the family is written out.
 """
@@ -16,6 +17,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from reluformer.memory.activations import FUSED, NORMALISED, weigh
+from reluformer.memory.centring import centre, less_mean
 from reluformer.memory.forgetting import decay
 from reluformer.memory.settings import MemorySettings
 from reluformer.ops import AttentionStats, relu_attention
@@ -63,11 +65,14 @@ def lookup(
     fades = None
     if log_forget is not None and (few_rows or not fused):
         fades = decay(log_forget, n, None if n == 1 else limit)  # (B, Hq, N, M); behind the limit nothing fades
-    if limit is not None and not (few_rows and n == 1 and bias is None and key_mask is None):
+    zeros_weigh = bias is not None or settings.centred
+    if limit is not None and not (few_rows and n == 1 and not zeros_weigh and key_mask is None):
         attn_mask, limit = up_to(limit, k.shape[2]), None
     if fused:
         if few_rows:
             return _few_rows(q, k, v, settings, gamma, bias, scale, key_mask, attn_mask, limit, fades), None
+        if settings.centred:
+            q, k = centre(q, k, causal, key_mask, attn_mask)
         by_mass = settings.norm == "mass"
         result = relu_attention(
             q, k, v, gamma=gamma, alpha=settings.alpha, power=FUSED[settings.activation], bias=bias, scale=scale,
@@ -113,9 +118,11 @@ def weights_of(
     n, m = q.shape[2], k.shape[2]
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     scores = scale / settings.temperature * (q.to(wide) @ k.to(wide).transpose(-2, -1))
+    visible = _visible(n, m, causal, key_mask, attn_mask, q.device)
+    if settings.centred:
+        scores = less_mean(scores, visible)
     if bias is not None:
         scores = scores + bias.to(wide)[:, None, None]
-    visible = _visible(n, m, causal, key_mask, attn_mask, q.device)
     count = _count(q, k, causal, key_mask, attn_mask).to(wide)
     if fades is not None and settings.activation in NORMALISED:
         scores = scores + fades.to(wide)
@@ -191,6 +198,8 @@ def _few_rows(
         scale = scale * (m / 2) ** (-settings.alpha / power)
     queries, keys = q.reshape(b * key_heads, -1, d), k.reshape(b * key_heads, m, d)
     weights = torch.baddbmm(q.new_empty(1, 1, 1), queries, keys.mT, beta=0, alpha=scale)  # (B * Hk, groups * N, M)
+    if settings.centred:
+        weights = less_mean(weights.view(b, heads, n, m), visible).view_as(weights)
     if bias is not None:
         weights = (weights.view(b, heads, n, m) + bias.to(weights.dtype)[:, None, None]).view_as(weights)
     weights.relu_()

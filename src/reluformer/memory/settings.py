@@ -30,6 +30,8 @@ class MemorySettings:
         bias: Where a learned bias of the score starts, per head (per slot in a :class:`KeyValueMemory`); None for none.
         temperature: Divides the scores of an activation that normalises: softmax, sparsemax, entmax15.
         query_key_norm: Whether queries and keys are brought to unit RMS per head, with a learned gain.
+        centred: Whether the mean of a row is taken from its scores, see :mod:`~reluformer.memory.centring`; for
+            activations that a constant in all scores changes.
         slots: Learned slots: all that a :class:`KeyValueMemory` has; in :class:`Attention`, beside the sequence's own.
         forget: Where the bias of a forget gate starts, see :mod:`~reluformer.memory.forgetting`; None for no gate.
         token_shift: Whether keys and values are mixed with those of the token before, see
@@ -44,6 +46,7 @@ class MemorySettings:
     bias: float | None = None
     temperature: float = 1.0
     query_key_norm: bool = False
+    centred: bool = False
     slots: int = 0
     forget: float | None = None
     token_shift: bool = False
@@ -60,13 +63,15 @@ class MemorySettings:
         for name in ("bias", "forget"):
             if getattr(self, name) is not None:
                 _number(name, getattr(self, name), "None or a number", math.isfinite)
-        for name in ("query_key_norm", "token_shift", "output_gate"):
+        for name in ("query_key_norm", "centred", "token_shift", "output_gate"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if isinstance(self.slots, bool) or not isinstance(self.slots, int) or self.slots < 0:
             raise ValueError(f"slots must be an int >= 0, got {self.slots!r}")
         if self.slots and self.forget is not None:
             raise ValueError(f"forget must be None beside slots, which are no tokens to fade, got {self.forget!r}")
+        if self.centred and self.activation in NORMALISED:
+            raise ValueError(f"centred must be False for {self.activation}, which no constant in all scores changes")
         if self.temperature != 1 and self.activation not in NORMALISED:
             takers = ", ".join(NORMALISED)
             raise ValueError(f"temperature must be 1 unless activation is one of {takers}, got {self.temperature!r}")

@@ -74,8 +74,9 @@ class MemoryConfig(PreTrainedConfig):
             raise ValueError(f"key_heads must divide heads = {self.heads}, got {self.key_heads}")
         if self.ffn and self.ffn["query_key_norm"]:
             raise ValueError("ffn.query_key_norm must be False: an FFN has neither queries nor keys to norm, got True")
-        if self.ffn and self.ffn["output_gate"]:
-            raise ValueError("ffn.output_gate must be False: it is a part of attention, got True")
+        for name in ("centred", "output_gate"):
+            if self.ffn and self.ffn[name]:
+                raise ValueError(f"ffn.{name} must be False: it is a part of attention, got True")
         for site in self.defaults:
             for name in CAUSAL_PARTS if site not in self.ordered else ():
                 value, none = getattr(self, site)[name], None if name == "forget" else False

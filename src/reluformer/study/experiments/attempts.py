@@ -8,64 +8,71 @@ from reluformer.study.experiments._memories import ATTENTIONS, OVER_ITS_MASS, RE
 from reluformer.study.scales import Scale
 
 SHARE = 1 / 3  # of the updates: enough to see who learns faster
+# Sharper than ReLU, and with nearly all keys alive at first: 1.5-entmax without its threshold.
+SQUARED: dict[str, Any] = {"activation": "relu_squared", "bias": 2.0, "alpha": 1.0}
+CENTRED = SQUARED | {"centred": True}
 
 
 def arms(scale: Scale) -> list[Arm]:
-    """The twins, each with other learning rates, and changes of the ReLUFormer; the twins alone at small scales."""
+    """The twins, what lies between the paper's recipe and a better one, and changes of that; the twins alone below."""
     full = reluformer(scale)
     found = [Arm("softmax", {"model": {}}), Arm("full", {"model": full})]
     if scale.extras:
-        memories = _memories(scale)
-        found += [Arm(f"full, {name}", {"model": model}) for name, model in memories.items()]
-        found += [Arm(f"full, {name}", {"model": full, "recipe": recipe}) for name, recipe in _recipes(scale).items()]
-        found += [Arm(name, {"model": model}) for name, model in _unregularised().items()]
-        rated = {"softmax": {}, "full": full, "full, gated norm": memories["gated norm"]}
+        centred = RELU | attention(**CENTRED)
+        models = _models(scale) | {f"centred, {name}": RELU | attention(**x) for name, x in _changes().items()}
+        found += [Arm(name, {"model": model}) for name, model in models.items()]
+        found += [Arm(f"centred, {name}", {"model": centred, "recipe": x}) for name, x in _recipes(scale).items()]
         found += [
             Arm(f"{name}, {rate}", {"model": model, "recipe": recipe})
-            for name, model in rated.items()
+            for name, model in {"softmax": {}, "full": full, "centred": centred}.items()
             for rate, recipe in _rates(scale).items()
         ]
     return found
 
 
-def _memories(scale: Scale) -> dict[str, dict[str, Any]]:
-    """Other attention: what the scores and their sums go through, and where softmax stays."""
-    changes: dict[str, dict[str, Any]] = {
-        "alpha 0.75": {"alpha": 0.75},
-        "gamma fixed": {"gamma": "fixed"},
-        "gamma per site": {"gamma": "shared"},
-        "bias 1": {"bias": 1.0},
-        "bias 1, alpha 1": {"bias": 1.0, "alpha": 1.0},
-        "bias -0.5": {"bias": -0.5},
-        "power 2": {"activation": "relu_squared"},
-        "power 2, bias 2, alpha 1": {"activation": "relu_squared", "bias": 2.0, "alpha": 1.0},
-        "query-key norm": {"query_key_norm": True},
-        "query-key norm, bias 1, alpha 1": {"query_key_norm": True, "bias": 1.0, "alpha": 1.0},
-        "layer norm": {"norm": "layer"},
-        "gated norm": {"norm": "gated"},
-        "gated norm, query-key norm": {"norm": "gated", "query_key_norm": True},
-        "gated norm, bias 1": {"norm": "gated", "bias": 1.0},
-        "4 slots": {"slots": 4},
-    }
-    found = {name: reluformer(scale, **settings) for name, settings in changes.items()}
-    for site, name in (("encoder_self", "encoder"), ("decoder_self", "decoder"), ("cross", "cross-attention")):
-        found[f"softmax in the {name}"] = reluformer(scale) | {site: ATTENTIONS["softmax"]}
-    weight = 4 * scale.regulariser
-    found["regulariser x 4"] = reluformer(scale) | {"regulariser": {"mass": weight, "entropy": weight}}
-    return found
-
-
-def _unregularised() -> dict[str, dict[str, Any]]:
-    """ReLU attention without the regulariser; over their mass the weights of a row are a distribution anyway."""
+def _models(scale: Scale) -> dict[str, dict[str, Any]]:
+    """From the paper's recipe, and from its scale without the regulariser, to centred squares."""
+    squared, centred = RELU | attention(**SQUARED), RELU | attention(**CENTRED)
+    terms = {"mass": scale.regulariser, "entropy": scale.regulariser}
     return {
+        "full, bias 1": reluformer(scale, bias=1.0),
+        "full, power 2": reluformer(scale, activation="relu_squared"),
+        "full, power 2, bias 2, alpha 1": reluformer(scale, **SQUARED),
+        "full, centred": reluformer(scale, centred=True),
         "scale only": RELU,
-        "ReLA": RELA,
-        "ReLU over its mass": OVER_ITS_MASS,
-        "ReLU squared over its mass": RELU | attention(activation="relu_squared", norm="mass", bias=2.0),
-        "scale only, power 2, bias 2, alpha 1": RELU | attention(activation="relu_squared", bias=2.0, alpha=1.0),
         "scale only, query-key norm, bias 1, alpha 1": RELU | attention(query_key_norm=True, bias=1.0, alpha=1.0),
         "scale only, gated norm": RELU | attention(norm="gated"),
         "scale only, softmax in the cross-attention": RELU | {"cross": ATTENTIONS["softmax"]},
+        "scale only, centred": RELU | attention(centred=True),
+        "scale only, centred, bias 1, alpha 1": RELU | attention(centred=True, bias=1.0, alpha=1.0),
+        "ReLA": RELA,
+        "ReLU over its mass": OVER_ITS_MASS,
+        "ReLU squared over its mass": RELU | attention(activation="relu_squared", norm="mass", bias=2.0),
+        "scale only, power 2, bias 2, alpha 1": squared,
+        "centred": centred,
+        "centred, regulariser": centred | {"regulariser": terms},
+        "centred, mass term": centred | {"regulariser": {"mass": scale.regulariser / 5}},
+        "centred, softmax in the cross-attention": centred | {"cross": ATTENTIONS["softmax"]},
+    }
+
+
+def _changes() -> dict[str, dict[str, Any]]:
+    """Of the attention of centred squares."""
+    return {
+        name: CENTRED | changes
+        for name, changes in {
+            "alpha 0.75": {"alpha": 0.75},
+            "alpha 0.5": {"alpha": 0.5},
+            "bias 1": {"bias": 1.0},
+            "no bias": {"bias": None},
+            "gamma fixed": {"gamma": "fixed"},
+            "gamma per site": {"gamma": "shared"},
+            "query-key norm": {"query_key_norm": True},
+            "head norm": {"norm": "rms"},
+            "gated norm": {"norm": "gated"},
+            "over its mass": {"norm": "mass"},
+            "4 slots": {"slots": 4},
+        }.items()
     }
 
 
@@ -74,7 +81,7 @@ def _recipes(scale: Scale) -> dict[str, dict[str, Any]]:
     return {
         "gamma at the common learning rate": {"optimiser": {"gamma_lr": 1.0}},
         "warm-up x 2": {"optimiser": {"warmup": 2 * scale.warmup}},
-        "regulariser from the first step": {"regulariser_warmup": 0},
+        "weight decay 0.1": {"optimiser": {"weight_decay": 0.1}},
         "annealed from softmax": {"anneal": 0.25},
     }
 
