@@ -4,13 +4,19 @@ from typing import Any
 
 from reluformer.study.bench import Bench
 from reluformer.study.experiment import Arm, Column, Experiment
-from reluformer.study.experiments._memories import ATTENTIONS, OVER_ITS_MASS, RELA, RELU, attention, reluformer
+from reluformer.study.experiments._memories import (
+    ATTENTIONS,
+    CENTRED,
+    OVER_ITS_MASS,
+    RELA,
+    RELU,
+    SQUARED,
+    attention,
+    reluformer,
+)
 from reluformer.study.scales import Scale
 
 SHARE = 1 / 3  # of the updates: enough to see who learns faster
-# Sharper than ReLU, and with nearly all keys alive at first: 1.5-entmax without its threshold.
-SQUARED: dict[str, Any] = {"activation": "relu_squared", "bias": 2.0, "alpha": 1.0}
-CENTRED = SQUARED | {"centred": True}
 
 
 def arms(scale: Scale) -> list[Arm]:

@@ -5,14 +5,14 @@ from typing import Any
 from reluformer.study.bench import Bench
 from reluformer.study.clock import nll_at
 from reluformer.study.experiment import Arm, Claim, Column, Diverged, Experiment
-from reluformer.study.experiments._memories import BARE, OVER_ITS_MASS, RELA, RELU, attention, reluformer
+from reluformer.study.experiments._memories import BARE, CENTRED, OVER_ITS_MASS, RELA, RELU, attention, reluformer
 from reluformer.study.scales import Scale
 
 NEAR_ONE = 3  # keys for which unit mass means a gamma of about 1
 
 
 def arms(scale: Scale) -> list[Arm]:
-    """The ablation of the paper, its baselines, and ReLU over its mass."""
+    """The ablation of the paper, its baselines, ReLU over its mass, and the best of ``attempts``."""
     weight = scale.regulariser
     return [
         Arm("softmax", {"model": {}}),
@@ -32,7 +32,8 @@ def arms(scale: Scale) -> list[Arm]:
         Arm("1.5-entmax", {"model": attention(activation="entmax15")}, seeds=1),
         Arm("ReLA", {"model": RELA}, seeds=1),
         Arm("sigmoid", {"model": attention(activation="sigmoid")}, seeds=1),
-        Arm("ReLU over its mass", {"model": OVER_ITS_MASS}),
+        Arm("ReLU over its mass", {"model": OVER_ITS_MASS}, seeds=1),
+        Arm("centred squares", {"model": RELU | attention(**CENTRED)}),
     ]
 
 
@@ -74,6 +75,7 @@ EXPERIMENT = Experiment(
         Claim("the mass term is needed", "bleu", "full", "+ entropy term", paper="1.37 less without it"),
         Claim("the mass term raises the entropy", "entropy", "full", "+ entropy term", paper="1.52 less without it"),
         Claim("ReLU over its mass is as good as softmax", "bleu", "ReLU over its mass", "softmax", "=", 0.3),
+        Claim("centred squares are as good as softmax", "bleu", "centred squares", "softmax", "=", 0.3),
         Claim("sparsemax is lower", "bleu", "full", "sparsemax", paper="lower"),
         Claim("1.5-entmax is lower", "bleu", "full", "1.5-entmax", paper="lower"),
         Claim("ReLA is lower", "bleu", "full", "ReLA", paper="lower"),
