@@ -99,7 +99,7 @@ def test_what_keys_have_in_common_changes_nothing_and_no_row_is_dead():
     q, k, v, _, _ = case()
     settings = MemorySettings("relu", centred=True)
     out, stats = lookup(q, k, v, settings, return_stats=True)
-    shifted, _ = lookup(q, k + 100 * torch.randn(8, dtype=torch.float64), v, settings)
+    shifted, _ = lookup(q, with_constant(k + 100 * torch.randn(8, dtype=torch.float64)), v, settings)
     torch.testing.assert_close(shifted, out)
     assert (stats.active > 0).all()
     _, plain = lookup(q, k - 100, v, MemorySettings("relu"), return_stats=True)

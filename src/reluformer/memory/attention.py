@@ -150,7 +150,7 @@ class Attention(nn.Module):
             k = k if self.key_norm is None else self.key_norm(k)
             if rotate is not None:
                 q, k = rotate(q, k)
-            if self.settings.centred and self.causal:
+            if self.settings.centred:
                 k = with_constant(k)
             return (k, v) if log_forget is None or store is None else (pack(k, log_forget), v)
 
@@ -165,7 +165,7 @@ class Attention(nn.Module):
             attn_mask, limit = up_to(limit, k.shape[2]), None
         if self.slots is not None:
             k, v, key_mask, attn_mask = self.slots(k, v, key_mask, attn_mask)
-            k = with_constant(k) if self.settings.centred and self.causal else k
+            k = with_constant(k) if self.settings.centred else k
         if attn_mask is not None:
             attn_mask = attn_mask.expand(*attn_mask.shape[:2], q.shape[2], k.shape[2])
         return {

@@ -2,11 +2,11 @@
 
 What all keys have in common adds the same to every score of a row. Softmax does not see that; under ReLU it decides how
 many keys are alive and what mass the row has, and every query must learn to stay clear of it. Centred scores sum to 0,
-so that no row is dead either.
+so that no row is dead either, unless a bias kills it.
 
-Where all rows see the same keys, their mean is taken from the keys. Where each row sees others, as in causal attention,
-it takes a number per row, for which the operator has no place; but it has a channel. If the first of every key is 1,
-the first of a query is added to all its scores, and its gradient comes with that of the query.
+That takes a number per row, for which the operator has no place; but it has a channel. The first of every key is 1, so
+the first of a query is added to all its scores: the bias less the mean. Its gradient comes with that of the query, and
+scores stay homogeneous in the query, which is what the fastest kernels ask for.
 """
 
 import torch
@@ -19,29 +19,40 @@ def with_constant(k: Tensor) -> Tensor:
 
 
 def centre(
-    q: Tensor, k: Tensor, causal: bool, key_mask: Tensor | None, attn_mask: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Queries ``(B, Hq, N, D)`` and keys ``(B, Hk, M, D)`` whose products are centred; masks as in a lookup.
+    q: Tensor,
+    k: Tensor,
+    bias: Tensor | None,
+    scale: float,
+    *,
+    causal: bool,
+    key_mask: Tensor | None,
+    attn_mask: Tensor | None,
+) -> Tensor:
+    """Queries ``(B, Hq, N, D)`` whose scores with keys ``(B, Hk, M, D)`` are centred and have the bias in them.
 
-    With ``causal`` or ``attn_mask`` the keys must have their constant, see :func:`with_constant`.
+    The keys must have their constant, see :func:`with_constant`; bias and masks are those of a lookup.
     """
     wide = torch.promote_types(q.dtype, torch.float32)
-    keys = k.to(wide)
-    seen = keys.new_ones(1, 1, k.shape[2], 1) if key_mask is None else key_mask[:, None, :, None].to(wide)
+    means = _means(k.to(wide), q.shape, causal, key_mask, attn_mask)  # (B, Hk|Hq, N|1, D)
+    means = means.repeat_interleave(q.shape[1] // means.shape[1], dim=1)
+    first = -(q[..., 1:].to(wide) * means[..., 1:]).sum(-1, keepdim=True)  # (B, Hq, N, 1)
+    if bias is not None:
+        first = first + bias.to(wide)[:, None, None] / scale
+    return torch.cat([first.to(q.dtype), q[..., 1:]], dim=-1)
+
+
+def _means(k: Tensor, queries: torch.Size, causal: bool, key_mask: Tensor | None, attn_mask: Tensor | None) -> Tensor:
+    """Of the keys ``(B, Hk, M, D)`` that each query sees."""
+    n, m = queries[2], k.shape[2]
+    seen = k.new_ones(1, 1, m, 1) if key_mask is None else key_mask[:, None, :, None].to(k.dtype)
     if attn_mask is not None:
-        pairs = attn_mask.to(wide) * seen.mT  # (B|1, H|1, N, M)
-        if causal:
-            pairs = pairs.tril(k.shape[2] - q.shape[2])
-        keys = keys.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-        means = pairs @ keys / pairs.sum(-1, keepdim=True).clamp_min(1)  # (B, Hq, N, D)
-    elif causal:
-        before = k.shape[2] - q.shape[2]
-        means = ((keys * seen).cumsum(2) / seen.cumsum(2).clamp_min(1))[:, :, before:]  # (B, Hk, N, D)
-        means = means.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    else:
-        return q, (keys - (keys * seen).sum(2, keepdim=True) / seen.sum(2, keepdim=True).clamp_min(1)).to(k.dtype)
-    shift = -(q[..., 1:].to(wide) * means[..., 1:]).sum(-1, keepdim=True)  # (B, Hq, N, 1)
-    return torch.cat([shift.to(q.dtype), q[..., 1:]], dim=-1), k
+        pairs = attn_mask.to(k.dtype) * seen.mT  # (B|1, H|1, N, M)
+        pairs = pairs.tril(m - n) if causal else pairs
+        keys = k.repeat_interleave(queries[1] // k.shape[1], dim=1)
+        return pairs @ keys / pairs.sum(-1, keepdim=True).clamp_min(1)
+    if causal:
+        return ((k * seen).cumsum(2) / seen.cumsum(2).clamp_min(1))[:, :, m - n :]
+    return (k * seen).sum(2, keepdim=True) / seen.sum(2, keepdim=True).clamp_min(1)
 
 
 def less_mean(scores: Tensor, visible: Tensor | None) -> Tensor:

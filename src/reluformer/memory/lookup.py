@@ -72,7 +72,8 @@ def lookup(
         if few_rows:
             return _few_rows(q, k, v, settings, gamma, bias, scale, key_mask, attn_mask, limit, fades), None
         if settings.centred:
-            q, k = centre(q, k, causal, key_mask, attn_mask)
+            q = centre(q, k, bias, scale, causal=causal, key_mask=key_mask, attn_mask=attn_mask)
+            bias = None
         by_mass = settings.norm == "mass"
         result = relu_attention(
             q, k, v, gamma=gamma, alpha=settings.alpha, power=FUSED[settings.activation], bias=bias, scale=scale,

@@ -32,7 +32,7 @@ class Copies:
 @pytest.mark.parametrize("converging", [True, False])
 def test_beams_own_their_past(sources: int, beam: int, steps: int, converging: bool, dtype: torch.dtype) -> None:
     torch.manual_seed(steps)
-    tree, plain = TreeKeys(LAYERS, sources, beam, HEADS, WIDTH, dtype), Copies(sources, beam)
+    tree, plain = TreeKeys(LAYERS, sources, beam, HEADS, WIDTH, dtype, summed=True), Copies(sources, beam)
     most = 0
     for step in range(steps):
         new = torch.randn(sources * beam, LAYERS, 2, HEADS, WIDTH).to(dtype).float()
@@ -41,6 +41,10 @@ def test_beams_own_their_past(sources: int, beam: int, steps: int, converging: b
         for layer in range(LAYERS):
             k, v = (x.view(sources, beam, HEADS, WIDTH) for x in new[:, layer].unbind(1))
             all_keys, all_values = tree.write(layer, k, v)
+            assert tree.sums is not None
+            tree.sums[layer] += k
+            sums = plain.kept[:, :, layer, 0].sum(1).view(sources, beam, HEADS, WIDTH)
+            torch.testing.assert_close(tree.sums[layer], sums, atol=1e-4, rtol=1e-5)
             for row in range(sources * beam):
                 source, owned = row // beam, tree.owned[row // beam, row % beam] > 0
                 for found, expected in zip((all_keys, all_values), plain.kept[row, :, layer].unbind(1), strict=True):

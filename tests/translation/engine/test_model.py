@@ -1,14 +1,20 @@
 """The engine computes what the model computes."""
 
+import itertools
+
 import pytest
 import torch
 
 from reluformer.models.quantising import can_multiply_integers
-from reluformer.translation.engine import Engine, obstacle
+from reluformer.translation.engine import Engine, keys, obstacle
 from tests.translation.conftest import VOCABULARY, tiny_model
 from tests.translation.stubs import Copier
 
 SOFTMAX = {"activation": "softmax", "alpha": 0.0, "gamma": "none"}
+KINDS = [
+    {"activation": activation, "alpha": 1.0, "bias": bias, "centred": centred}
+    for activation, bias, centred in itertools.product(("relu", "relu_squared"), (None, 2.0), (False, True))
+]
 SOURCES = [[5, 9, 2], [7, 8, 9, 10, 11, 2], [4, 2]]
 MODELS = [
     {},
@@ -21,6 +27,11 @@ MODELS = [
     {"encoder_self": SOFTMAX, "decoder_self": SOFTMAX, "cross": SOFTMAX},
     {"tie_word_embeddings": False, "decoder_layers": 2},
 ]
+
+
+def everywhere(attention) -> dict[str, dict[str, object]]:
+    """The fields of a model with one kind of attention."""
+    return {site: attention for site in ("encoder_self", "decoder_self", "cross")}
 
 
 def model_of(fields):
@@ -56,7 +67,27 @@ def test_the_same_logits(fields) -> None:
     torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("fields", MODELS[:2] + MODELS[-2:-1], ids=str)
+@pytest.mark.parametrize("attention", KINDS, ids=str)
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+def test_the_same_logits_of_every_kind(attention, positions: str) -> None:
+    """For longer than there was room at first."""
+    model = model_of(everywhere(attention) | {"positions": positions, "decoder_layers": 2})
+    targets = torch.randint(3, VOCABULARY, (3, keys.ROOM + 6), generator=torch.Generator().manual_seed(1))
+    expected = model.double()(**padded(SOURCES), decoder_input_ids=targets).logits
+    found = logits_of(Engine(model.float()), targets)
+    torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("site", ["encoder_self", "decoder_self", "cross"])
+def test_sites_may_differ(site: str) -> None:
+    model = model_of({site: KINDS[-1]})
+    targets = torch.randint(3, VOCABULARY, (3, 12), generator=torch.Generator().manual_seed(1))
+    expected = model.double()(**padded(SOURCES), decoder_input_ids=targets).logits
+    found = logits_of(Engine(model.float()), targets)
+    torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("fields", [*MODELS[:2], MODELS[-2], everywhere(KINDS[1]), everywhere(KINDS[-1])], ids=str)
 @pytest.mark.parametrize(("precision", "most"), [("bf16", 0.02), ("int8", 0.05)])
 def test_nearly_the_same_logits(fields, precision: str, most: float) -> None:
     if precision == "int8" and not can_multiply_integers():
@@ -81,7 +112,8 @@ def test_it_notices_new_weights() -> None:
     ("fields", "words"),
     [
         ({"cross": {"norm": "layer"}}, "cross.norm layer"),
-        ({"decoder_self": {"bias": 0.0}}, "decoder_self.bias 0.0"),
+        ({"decoder_self": SOFTMAX | {"bias": 0.0}}, "decoder_self.bias 0.0"),
+        ({"cross": {"bias": 0.0, "query_key_norm": True}}, "cross.query_key_norm True"),
         ({"encoder_self": {"activation": "gelu"}}, "encoder_self.activation gelu"),
         ({"encoder_self": SOFTMAX | {"alpha": 0.5}}, "encoder_self.alpha 0.5"),
         ({"decoder_self": {"slots": 4}}, "decoder_self.slots 4"),

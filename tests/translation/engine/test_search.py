@@ -5,10 +5,10 @@ import torch
 from transformers import LogitsProcessorList
 
 from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
-from reluformer.translation.engine import Engine, beam_search, greedy_search
+from reluformer.translation.engine import Engine, beam_search, greedy_search, keys
 from reluformer.translation.engine.search import _largest
 from reluformer.translation.translator import _Limits, _until_end
-from tests.translation.engine.test_model import padded
+from tests.translation.engine.test_model import KINDS, everywhere, padded
 
 END = 2
 
@@ -26,6 +26,9 @@ def model_that_ends(seed: int, family: str = "reluformer", **fields):
     ).eval()
     with torch.no_grad():
         model.model.shared.weight[END] *= 1.5 + seed % 3
+        for name, x in model.named_parameters():
+            if name.endswith("memory.bias"):  # of scores, one per head, all alike at first
+                x.add_(torch.linspace(-0.5, 0.5, len(x)))
     return model
 
 
@@ -51,6 +54,21 @@ def test_the_same_tokens(seed: int, beam: int, penalty: float, family: str) -> N
             greedy_search(engine, sources, limits) if beam == 1 else beam_search(engine, sources, limits, beam, penalty)
         )
     assert found == expected
+
+
+@pytest.mark.parametrize("attention", KINDS, ids=str)
+@pytest.mark.parametrize("beam", [1, 4])
+def test_the_same_tokens_of_every_kind(attention, beam: int) -> None:
+    """Long enough to outgrow the first room for keys, and to drop some; sources end at different times."""
+    model, sources = model_that_ends(0, **everywhere(attention)), sources_of(0)
+    limits = [2 * len(x) + 16 for x in sources]
+    expected = generated(model, sources, limits, beam, 1.0)
+    engine = Engine(model)
+    with torch.inference_mode():
+        found = greedy_search(engine, sources, limits) if beam == 1 else beam_search(engine, sources, limits, beam)
+    assert found == expected
+    assert max(map(len, found)) > keys.ROOM
+    assert len(set(map(len, found))) > 1
 
 
 def test_some_of_them_end_early_and_some_never() -> None:

@@ -26,9 +26,9 @@ RELU: dict[str, Any] = {"family": "reluformer"}
 BARE = RELU | attention(alpha=0.0, gamma="none")
 RELA = RELU | attention(norm="gated", alpha=0.0, gamma="none")
 OVER_ITS_MASS = RELU | attention(norm="mass", bias=1.0)
-# Sharper than ReLU, and with nearly all keys alive at first: 1.5-entmax without its threshold.
+# Nearly all keys are alive at first: softmax to the first order, and to the second, 1.5-entmax without its threshold.
+CENTRED: dict[str, Any] = {"bias": 1.0, "alpha": 1.0, "centred": True}
 SQUARED: dict[str, Any] = {"activation": "relu_squared", "bias": 2.0, "alpha": 1.0}
-CENTRED = SQUARED | {"centred": True}
 
 
 def reluformer(scale: Scale, **settings: Any) -> dict[str, Any]:

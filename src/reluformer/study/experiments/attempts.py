@@ -37,7 +37,7 @@ def arms(scale: Scale) -> list[Arm]:
 
 
 def _models(scale: Scale) -> dict[str, dict[str, Any]]:
-    """From the paper's recipe, and from its scale without the regulariser, to centred squares."""
+    """From the paper's recipe, and from its scale without the regulariser, to centred scores."""
     squared, centred = RELU | attention(**SQUARED), RELU | attention(**CENTRED)
     terms = {"mass": scale.regulariser, "entropy": scale.regulariser}
     return {
@@ -50,11 +50,11 @@ def _models(scale: Scale) -> dict[str, dict[str, Any]]:
         "scale only, gated norm": RELU | attention(norm="gated"),
         "scale only, softmax in the cross-attention": RELU | {"cross": ATTENTIONS["softmax"]},
         "scale only, centred": RELU | attention(centred=True),
-        "scale only, centred, bias 1, alpha 1": RELU | attention(centred=True, bias=1.0, alpha=1.0),
         "ReLA": RELA,
         "ReLU over its mass": OVER_ITS_MASS,
         "ReLU squared over its mass": RELU | attention(activation="relu_squared", norm="mass", bias=2.0),
         "scale only, power 2, bias 2, alpha 1": squared,
+        "scale only, power 2, bias 2, alpha 1, centred": RELU | attention(**SQUARED, centred=True),
         "centred": centred,
         "centred, regulariser": centred | {"regulariser": terms},
         "centred, mass term": centred | {"regulariser": {"mass": scale.regulariser / 5}},
@@ -63,23 +63,21 @@ def _models(scale: Scale) -> dict[str, dict[str, Any]]:
 
 
 def _changes() -> dict[str, dict[str, Any]]:
-    """Of the attention of centred squares."""
-    return {
-        name: CENTRED | changes
-        for name, changes in {
-            "alpha 0.75": {"alpha": 0.75},
-            "alpha 0.5": {"alpha": 0.5},
-            "bias 1": {"bias": 1.0},
-            "no bias": {"bias": None},
-            "gamma fixed": {"gamma": "fixed"},
-            "gamma per site": {"gamma": "shared"},
-            "query-key norm": {"query_key_norm": True},
-            "head norm": {"norm": "rms"},
-            "gated norm": {"norm": "gated"},
-            "over its mass": {"norm": "mass"},
-            "4 slots": {"slots": 4},
-        }.items()
+    """Of centred attention."""
+    changes: dict[str, dict[str, Any]] = {
+        "alpha 0.75": {"alpha": 0.75},
+        "alpha 0.5": {"alpha": 0.5},
+        "bias 0.5": {"bias": 0.5},
+        "bias 2": {"bias": 2.0},
+        "gamma fixed": {"gamma": "fixed"},
+        "gamma per site": {"gamma": "shared"},
+        "query-key norm": {"query_key_norm": True},
+        "head norm": {"norm": "rms"},
+        "gated norm": {"norm": "gated"},
+        "over its mass": {"norm": "mass"},
+        "4 slots": {"slots": 4},
     }
+    return {name: CENTRED | change for name, change in changes.items()}
 
 
 def _recipes(scale: Scale) -> dict[str, dict[str, Any]]:

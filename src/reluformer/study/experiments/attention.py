@@ -33,7 +33,7 @@ def arms(scale: Scale) -> list[Arm]:
         Arm("ReLA", {"model": RELA}, seeds=1),
         Arm("sigmoid", {"model": attention(activation="sigmoid")}, seeds=1),
         Arm("ReLU over its mass", {"model": OVER_ITS_MASS}, seeds=1),
-        Arm("centred squares", {"model": RELU | attention(**CENTRED)}),
+        Arm("centred", {"model": RELU | attention(**CENTRED)}),
     ]
 
 
@@ -75,7 +75,7 @@ EXPERIMENT = Experiment(
         Claim("the mass term is needed", "bleu", "full", "+ entropy term", paper="1.37 less without it"),
         Claim("the mass term raises the entropy", "entropy", "full", "+ entropy term", paper="1.52 less without it"),
         Claim("ReLU over its mass is as good as softmax", "bleu", "ReLU over its mass", "softmax", "=", 0.3),
-        Claim("centred squares are as good as softmax", "bleu", "centred squares", "softmax", "=", 0.3),
+        Claim("centred ReLU is as good as softmax", "bleu", "centred", "softmax", "=", 0.3),
         Claim("sparsemax is lower", "bleu", "full", "sparsemax", paper="lower"),
         Claim("1.5-entmax is lower", "bleu", "full", "1.5-entmax", paper="lower"),
         Claim("ReLA is lower", "bleu", "full", "ReLA", paper="lower"),

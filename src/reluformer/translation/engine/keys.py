@@ -21,15 +21,25 @@ class TreeKeys:
         tensor: ``(layers, 2, S, H, room, D)``, zeros where nothing was ever written. All of it is read, since a part of
             the room would have to be copied first.
         owned: ``(S, beam, room)``, 1 where a beam owns a key.
+        sums: ``(layers, S, beam, H, D)`` where asked for, else None: of all keys that a beam owns. Whoever writes keys
+            adds them; always float32, since they grow.
         used: How many keys of each source were written.
     """
 
     def __init__(
-        self, layers: int, sources: int, beam: int, heads: int, head_dim: int, dtype: torch.dtype = torch.float32
+        self,
+        layers: int,
+        sources: int,
+        beam: int,
+        heads: int,
+        head_dim: int,
+        dtype: torch.dtype = torch.float32,
+        summed: bool = False,
     ) -> None:
         self.beam, self.used, self.steps = beam, 0, 0
         self.tensor = torch.zeros(layers, 2, sources, heads, ROOM, head_dim, dtype=dtype)
         self.owned = torch.zeros(sources, beam, ROOM, dtype=dtype)
+        self.sums = torch.zeros(layers, sources, beam, heads, head_dim) if summed else None
 
     def begin_step(self) -> None:
         """Make room for one key more of each beam, and give it to that beam."""
@@ -52,10 +62,13 @@ class TreeKeys:
     def reorder(self, rows: Tensor) -> None:
         """Let beams go on from others: ``rows (S * beam,)`` of those there are."""
         self.owned = self.owned.flatten(0, 1).index_select(0, rows).view_as(self.owned)
+        if self.sums is not None:
+            self.sums = self.sums.flatten(1, 2).index_select(1, rows).view_as(self.sums)
 
     def keep(self, sources: Tensor) -> None:
         """Go on with some of the sources alone."""
         self.tensor, self.owned = self.tensor.index_select(2, sources), self.owned.index_select(0, sources)
+        self.sums = None if self.sums is None else self.sums.index_select(1, sources)
 
     def _prune(self) -> None:
         """Drop keys without an owner. Sources that have fewer owned ones than others keep some of those to drop."""

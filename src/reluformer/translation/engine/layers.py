@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from reluformer.memory.activations import FUSED
 from reluformer.memory.attention import Attention
+from reluformer.memory.centring import with_constant
 from reluformer.memory.lookup import lookup
 from reluformer.memory.settings import SOFTMAX_ATTENTION, MemorySettings
 from reluformer.models.quantising import Linear
@@ -61,6 +62,7 @@ class Reading(Frame):
         self.settings, self.heads = memory.settings, memory.heads
         gamma = memory.gamma()
         self.gamma = None if gamma is None else gamma.detach().float()
+        self.bias = None if memory.bias is None else memory.bias.detach().float()
         self.inputs = joined([memory.query, memory.key, memory.value], make)
         self.output = make(memory.output.weight, memory.output.bias)
 
@@ -70,7 +72,8 @@ class Reading(Frame):
         q, k, v = split.permute(2, 0, 3, 1, 4)  # each (S, H, N, D)
         if rotate is not None:
             q, k = rotate(q, k)
-        out, _ = lookup(q, k, v, self.settings, gamma=self.gamma, key_mask=mask)
+        k = with_constant(k) if self.settings.centred else k
+        out, _ = lookup(q, k, v, self.settings, gamma=self.gamma, bias=self.bias, key_mask=mask)
         return self.output(out.transpose(1, 2).reshape(x.shape))
 
 
@@ -81,7 +84,11 @@ class Writing(Frame):
         super().__init__(sublayer)
         memory: Attention = sublayer.memory
         self.settings, self.heads, self.scale = memory.settings, memory.heads, memory.head_dim**-0.5
-        self.sees_zeros = self.settings.activation not in FUSED  # under ReLU a key of zeros has no weight
+        self.sees_zeros = self.settings.activation not in FUSED  # under ReLU values of zeros add nothing to a sum
+        bias = torch.zeros(memory.heads) if memory.bias is None else memory.bias.detach().float()
+        self.by_channel = own and self.settings.centred  # whether mean and bias come with the queries, see centre()
+        self.first = bias / self.scale  # (H,), what that channel has of the bias
+        self.bias = None if self.by_channel or memory.bias is None else bias[:, None, None]
         gamma = memory.gamma()
         factor = 1.0 if gamma is None else gamma.detach().float().reciprocal().repeat_interleave(memory.head_dim)
         if own:  # queries, keys and values of one row
@@ -91,6 +98,23 @@ class Writing(Frame):
             self.source = joined([memory.key, memory.value], make, [1.0, factor])
         self.output = make(memory.output.weight, memory.output.bias)
 
+    def centre(self, q: Tensor, k: Tensor, sums: Tensor, count: int) -> None:
+        """Change queries so that their scores come out centred and with their bias; all are ``(S, beam, H, D)``.
+
+        The first channel of every key is 1, so that of a query is added to all its scores. What this costs does not
+        grow with the keys. The mean could be taken from the scores instead: a little faster for one beam, but several
+        would have to leave out each other's keys first, which takes longer than all else here.
+
+        Args:
+            q: Queries, changed in place.
+            k: Keys of this step, which get their constant.
+            sums: Of the keys before, to which these are added.
+            count: How many keys these are then.
+        """
+        k.select(-1, 0).fill_(1)
+        products = torch.linalg.vecdot(q, sums.add_(k))  # (S, beam, H)
+        q.select(-1, 0).add_(torch.sub(self.first, products, alpha=1 / count))
+
     def weigh(self, q: Tensor, k: Tensor, v: Tensor, count: float, mask: Tensor | None) -> Tensor:
         """Sums ``(S * beam, width)`` of ``q (S, beam, H, D)`` over ``k, v (S * H, M, D)``, in the dtype of these.
 
@@ -99,14 +123,16 @@ class Writing(Frame):
             k: Keys.
             v: Values, divided by gamma.
             count: How many keys a query sees, where values are not divided by that already; 2 where they are.
-            mask: ``(S, beam | 1, M)``, 0 for what may not be seen.
+            mask: ``(S, beam | 1, M)``, 0 for what may not be seen; what has values of zeros needs none under ReLU.
         """
         sources, beam, heads, _ = q.shape
         power = FUSED.get(self.settings.activation)
-        scale = self.scale * (count / 2) ** (-self.settings.alpha / power) if power else self.scale
+        factor = (count / 2) ** (-self.settings.alpha / power) if power else 1.0  # of a row, hence of its scores
         q = q.transpose(1, 2).flatten(0, 1).to(k.dtype)  # (S * H, beam, D)
-        weights = torch.baddbmm(q.new_empty(1, 1, 1), q, k.mT, beta=0, alpha=scale)  # (S * H, beam, M)
+        weights = torch.baddbmm(q.new_empty(1, 1, 1), q, k.mT, beta=0, alpha=factor * self.scale)  # (S * H, beam, M)
         spread = weights.view(sources, heads, beam, -1)
+        if self.bias is not None:
+            spread.add_(self.bias, alpha=factor)
         if power is None:
             if mask is not None:
                 spread.masked_fill_(mask[:, None] == 0, -torch.inf)
@@ -135,7 +161,8 @@ def unlike_attention(name: str, settings: MemorySettings) -> str | None:
         return f"{name}.activation {settings.activation}"
     plain = SOFTMAX_ATTENTION
     if settings.activation != "softmax":
-        plain = MemorySettings(activation=settings.activation, alpha=settings.alpha, gamma=settings.gamma)
+        taken = ("activation", "alpha", "gamma", "bias", "centred")
+        plain = MemorySettings(**{field: getattr(settings, field) for field in taken})
     return _difference(name, settings, plain)
 
 

@@ -107,12 +107,16 @@ class Decoding:
         self.engine, self.beam, self.position = engine, beam, 0
         sources, length, _ = states.shape
         heads, head_dim = engine.heads, engine.head_dim
-        self.own = TreeKeys(len(engine.writing), sources, beam, heads, head_dim, engine.kept)
+        summed = any(own.by_channel for own, _, _ in engine.writing)
+        self.own = TreeKeys(len(engine.writing), sources, beam, heads, head_dim, engine.kept, summed)
         rows, count = states.flatten(0, 1), mask.sum(1)
         self.source: list[Tensor] = []  # of each layer (2, S, H, N, D)
         for _, cross, _ in engine.writing:
             made = cross.source(rows).view(sources, length, 2, heads, head_dim)
             made = made * mask[:, :, None, None, None]
+            if cross.settings.centred:  # once for all rows; what pads has values of zeros, whatever its keys
+                made[:, :, 0] -= made[:, :, 0].sum(1, keepdim=True) / count[:, None, None, None]
+                made[:, :, 0, :, 0] = 0  # the keys' constant, less its mean
             made[:, :, 1] *= (count / 2).pow(-cross.settings.alpha)[:, None, None, None]
             self.source.append(made.permute(2, 0, 3, 1, 4).to(engine.kept).contiguous())
         self.mask = None if bool(mask.all()) else mask[:, None].float()  # (S, 1, N)
@@ -134,6 +138,8 @@ class Decoding:
         q, k, v = own.inputs(rows).view(-1, self.beam, 3, own.heads, self.engine.head_dim).unbind(2)  # (S, beam, H, D)
         if rotate is not None:
             q, k = rotate(q, k)
+        if self.own.sums is not None:
+            own.centre(q, k, self.own.sums[layer], self.position)
         owned = self.own.owned if self.beam > 1 or own.sees_zeros else None
         return own.output(own.weigh(q, *self.own.write(layer, k, v), self.position, owned))
 
