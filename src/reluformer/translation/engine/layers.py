@@ -78,21 +78,35 @@ class Reading(Frame):
 
 
 class Writing(Frame):
-    """An attention of the decoder, of one position of each beam: to the target's own keys or to those of the source."""
+    """An attention of the decoder, of one position of each beam: to the target's own keys or to those of the source.
 
-    def __init__(self, sublayer: Any, make: MakeLinear, own: bool) -> None:
+    Args:
+        sublayer: Of the model.
+        make: Makes its linear layers.
+        kept: The dtype of keys, hence of scores.
+        own: Whether these are the target's own keys.
+        turned: Whether positions turn queries and keys.
+    """
+
+    def __init__(self, sublayer: Any, make: MakeLinear, kept: torch.dtype, own: bool, turned: bool = False) -> None:
         super().__init__(sublayer)
         memory: Attention = sublayer.memory
         self.settings, self.heads, self.scale = memory.settings, memory.heads, memory.head_dim**-0.5
         self.sees_zeros = self.settings.activation not in FUSED  # under ReLU values of zeros add nothing to a sum
         bias = torch.zeros(memory.heads) if memory.bias is None else memory.bias.detach().float()
         self.by_channel = own and self.settings.centred  # whether mean and bias come with the queries, see centre()
+        self.turned = turned
         self.first = bias / self.scale  # (H,), what that channel has of the bias
-        self.bias = None if self.by_channel or memory.bias is None else bias[:, None, None]
+        self.bias = None if self.by_channel or memory.bias is None else bias[:, None, None].to(kept)
         gamma = memory.gamma()
         factor = 1.0 if gamma is None else gamma.detach().float().reciprocal().repeat_interleave(memory.head_dim)
         if own:  # queries, keys and values of one row
-            self.inputs = joined([memory.query, memory.key, memory.value], make, [1.0, 1.0, factor])
+            rest = torch.ones(memory.heads, memory.head_dim)
+            if self.by_channel and not turned:
+                rest[:, 0] = 0
+            rest = rest.flatten()
+            layers = [memory.query, memory.key, memory.value]
+            self.inputs = joined(layers, make, [rest, rest, factor], [0.0, 1 - rest, 0.0])
         else:  # queries of a row; keys and values of the source, made once
             self.inputs = make(memory.query.weight, memory.query.bias)
             self.source = joined([memory.key, memory.value], make, [1.0, factor])
@@ -107,13 +121,15 @@ class Writing(Frame):
 
         Args:
             q: Queries, changed in place.
-            k: Keys of this step, which get their constant.
+            k: Keys of this step.
             sums: Of the keys before, to which these are added.
             count: How many keys these are then.
         """
-        k.select(-1, 0).fill_(1)
-        products = torch.linalg.vecdot(q, sums.add_(k))  # (S, beam, H)
-        q.select(-1, 0).add_(torch.sub(self.first, products, alpha=1 / count))
+        first = q.select(-1, 0)  # (S, beam, H)
+        if self.turned:  # else the matrices make a 0 and a 1
+            first.zero_()
+            k.select(-1, 0).fill_(1)
+        torch.sub(self.first, (q * sums.add_(k)).sum(-1), alpha=1 / count, out=first)
 
     def weigh(self, q: Tensor, k: Tensor, v: Tensor, count: float, mask: Tensor | None) -> Tensor:
         """Sums ``(S * beam, width)`` of ``q (S, beam, H, D)`` over ``k, v (S * H, M, D)``, in the dtype of these.
@@ -147,11 +163,13 @@ class Writing(Frame):
         return out.transpose(1, 2).reshape(sources * beam, -1).float()
 
 
-def joined(layers: list[nn.Linear], make: MakeLinear, factors: list[Any] | None = None) -> Linear:
-    """Several linear layers as one, the outputs of each multiplied by a factor, ``(out,)`` or a number."""
-    factors = factors or [1.0] * len(layers)
+def joined(
+    layers: list[nn.Linear], make: MakeLinear, factors: list[Any] | None = None, constants: list[Any] | None = None
+) -> Linear:
+    """Several linear layers as one, the outputs of each times a factor plus a constant, ``(out,)`` or numbers."""
+    factors, constants = factors or [1.0] * len(layers), constants or [0.0] * len(layers)
     weights = [layer.weight.detach().float().mT.mul(x).mT for layer, x in zip(layers, factors, strict=True)]
-    biases = [layer.bias.detach().float() * x for layer, x in zip(layers, factors, strict=True)]
+    biases = [layer.bias.detach().float() * x + y for layer, x, y in zip(layers, factors, constants, strict=True)]
     return make(torch.cat(weights), torch.cat(biases))
 
 

@@ -69,8 +69,13 @@ class Engine:
         self.embeddings = inner.shared.weight.detach().float() * math.sqrt(config.d_model)
         self.positions = [_Positions(side.positions, config.d_model) for side in (inner.encoder, inner.decoder)]
         self.reading = [(Reading(x.self_attention, make), _ffn(x, make)) for x in inner.encoder.layers]
+        turned = inner.decoder.positions.kind == "rotary"
         self.writing = [
-            (Writing(x.self_attention, make, own=True), Writing(x.cross_attention, make, own=False), _ffn(x, make))
+            (
+                Writing(x.self_attention, make, self.kept, own=True, turned=turned),
+                Writing(x.cross_attention, make, self.kept, own=False),
+                _ffn(x, make),
+            )
             for x in inner.decoder.layers
         ]
         self.read_norm, self.write_norm = normer(inner.encoder.norm), normer(inner.decoder.norm)
