@@ -114,3 +114,17 @@ def test_causal_attention_sees_no_later_token(slots):
     changed = torch.cat([x[:, :5], torch.randn(2, 2, 32)], dim=1)
     torch.testing.assert_close(attention(changed)[0][:, :5], attention(x)[0][:, :5])
     assert not torch.allclose(attention(changed)[0][:, 5:], attention(x)[0][:, 5:])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("causal", [False, True])
+def test_in_half_precision_by_the_kernels(causal, head_dim):
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 4, 300, head_dim, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    k, bias = with_constant(k + 1), torch.ones(4, device="cuda")
+    settings = MemorySettings("relu", alpha=1.0, centred=True)
+    out, _ = lookup(q, k, v, settings, bias=bias, causal=causal)
+    expected = weights_of(q.double(), k.double(), settings, bias=bias.double(), causal=causal) @ v.double()
+    error = (out.double() - expected).norm() / expected.norm()
+    assert error < 0.01
