@@ -67,6 +67,10 @@ def test_text_is_no_markup(found: Demonstration, monkeypatch: pytest.MonkeyPatch
     ("settings", "formula"),
     [
         ({}, "w_ij = relu(q_i · k_j / √d) / (γ (n_i / 2)^0.5)"),
+        (
+            {"alpha": 1.0, "bias": 1.0, "centred": True},
+            "w_ij = relu(q_i · (k_j - mean k) / √d + b) / (γ (n_i / 2)^1)",
+        ),
         ({"gamma": "none", "alpha": 1.0, "bias": 1.0}, "w_ij = relu(q_i · k_j / √d + b) / ((n_i / 2)^1)"),
         (
             {"activation": "relu_squared", "norm": "mass"},

@@ -5,9 +5,9 @@ A weight of exactly zero is not painted at all: what shows there is the page.
 
 import base64
 import html
-import math
 from io import BytesIO
 from itertools import pairwise
+from typing import Any
 
 from reluformer.demo.heads import Head
 
@@ -78,9 +78,9 @@ def _ends(sentences: list[int]) -> list[int]:
     return [i for i, (a, b) in enumerate(pairwise(sentences), 1) if a != b]
 
 
-def _paint(share: float) -> float:
-    """How strong a weight is painted: by its square root, so that one large weight leaves the rest visible."""
-    return FAINTEST + (1 - FAINTEST) * math.sqrt(share)
+def _paint(share: Any) -> Any:
+    """How strong weights are painted: by their square roots, so that one large weight leaves the rest visible."""
+    return FAINTEST + (1 - FAINTEST) * share**0.5
 
 
 def _png(head: Head) -> bytes:
@@ -90,7 +90,7 @@ def _png(head: Head) -> bytes:
 
     weights = head.map.weights.clamp_min(0).float().numpy()
     shares = weights / (float(weights.max(initial=0.0)) or 1.0)
-    paint = np.where(weights > 0, FAINTEST + (1 - FAINTEST) * np.sqrt(shares), 0.0)
+    paint = np.where(weights > 0, _paint(shares), 0.0)
     picture = np.empty((*weights.shape, 4), dtype=np.uint8)
     picture[..., :3] = INK
     picture[..., 3] = np.ceil(paint * LEVELS) * 255 // LEVELS

@@ -61,12 +61,16 @@ def _lead(found: Demonstration) -> str:
 def _formula(settings: MemorySettings) -> str:
     """The weights of attention, as this model has them."""
     bias, power = ("" if settings.bias is None else " + b"), ("<sup>2</sup>" if FUSED[settings.activation] == 2 else "")
-    weight = f"relu(q<sub>i</sub> · k<sub>j</sub> / √d{bias}){power}"
+
+    def weight(key: str) -> str:
+        centred = f"(k<sub>{key}</sub> - mean k)" if settings.centred else f"k<sub>{key}</sub>"
+        return f"relu(q<sub>i</sub> · {centred} / √d{bias}){power}"
+
     if settings.norm == "mass":
-        over = f"Σ<sub>m</sub> relu(q<sub>i</sub> · k<sub>m</sub> / √d{bias}){power}"
+        over = f"Σ<sub>m</sub> {weight('m')}"
     else:
         over = ("" if settings.gamma == "none" else "γ ") + f"(n<sub>i</sub> / 2)<sup>{settings.alpha:g}</sup>"
-    return f"w<sub>ij</sub> = {weight} / ({over})"
+    return f"w<sub>ij</sub> = {weight('j')} / ({over})"
 
 
 def _translation(found: Demonstration) -> str:
