@@ -11,7 +11,7 @@ RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.yaml"))
 
 
 def test_there_are_some() -> None:
-    assert {path.stem for path in RECIPES} >= {"bible", "europarl-documents", "europarl-sentences"}
+    assert {path.stem for path in RECIPES} >= {"bible", "en-de", "europarl-documents", "europarl-sentences"}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -22,7 +22,7 @@ def test_they_are_recipes_and_have_a_twin(path: Path) -> None:
     assert lengths == sorted(lengths)
     assert lengths[0] == 0  # sentences first
     text = path.read_text()
-    preset = recipe.model["preset"].replace("reluformer", "transformer")
+    preset = f"transformer-{recipe.model['preset'].rpartition('-')[2]}"
     changes = [f"model.preset={preset}", "model.regulariser={}", f"out=runs/{path.stem}-transformer"]
     assert f"reluformer train recipes/{path.name} {' '.join(changes)}\n" in text.replace("\\\n#     ", "")
     assert f"reluformer train recipes/{path.name}\n" in text

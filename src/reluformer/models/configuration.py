@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from reluformer.memory.settings import SOFTMAX_ATTENTION, MemorySettings
+from reluformer.memory.settings import CENTRED_ATTENTION, SOFTMAX_ATTENTION, MemorySettings
 from reluformer.models.base_configuration import MemoryConfig, at_least, one_of
 
 SITES = ("encoder_self", "decoder_self", "cross", "ffn")
@@ -17,7 +17,11 @@ SIZES = {
     "small": {"d_model": 512, "heads": 4, "encoder_layers": 6, "decoder_layers": 6, "slots": 1024, "dropout": 0.3},
     "base": {"d_model": 512, "heads": 8, "encoder_layers": 6, "decoder_layers": 6, "slots": 2048, "dropout": 0.1},
 }
-FAMILIES = {"transformer": SOFTMAX_ATTENTION, "reluformer": RELU_ATTENTION}
+FAMILIES = {
+    "transformer": SOFTMAX_ATTENTION,
+    "reluformer": RELU_ATTENTION,
+    "reluformer-centred": CENTRED_ATTENTION,
+}
 
 
 class ReLUFormerConfig(MemoryConfig):

@@ -91,10 +91,8 @@ def _recipes(scale: Scale) -> dict[str, dict[str, Any]]:
 
 
 def _rates(scale: Scale) -> dict[str, dict[str, Any]]:
-    return {
-        "learning rate x 2": {"optimiser": {"lr": 2 * scale.lr}},
-        "learning rate / 2": {"optimiser": {"lr": scale.lr / 2}},
-    }
+    factors = {"x 4": 4.0, "x 2": 2.0, "/ 2": 0.5}
+    return {f"learning rate {name}": {"optimiser": {"lr": factor * scale.lr}} for name, factor in factors.items()}
 
 
 def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
