@@ -15,6 +15,7 @@ KINDS = [
     {"activation": activation, "alpha": 1.0, "bias": bias, "centred": centred}
     for activation, bias, centred in itertools.product(("relu", "relu_squared"), (None, 2.0), (False, True))
 ]
+KINDS += [KINDS[1] | {"query_key_norm": True}, KINDS[3] | {"query_key_norm": True}, SOFTMAX | {"query_key_norm": True}]
 SOURCES = [[5, 9, 2], [7, 8, 9, 10, 11, 2], [4, 2]]
 MODELS = [
     {},
@@ -87,7 +88,7 @@ def test_sites_may_differ(site: str) -> None:
     torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.parametrize("fields", [*MODELS[:2], MODELS[-2], everywhere(KINDS[1]), everywhere(KINDS[-1])], ids=str)
+@pytest.mark.parametrize("fields", [*MODELS[:2], MODELS[-2], *map(everywhere, (KINDS[1], KINDS[7], KINDS[9]))], ids=str)
 @pytest.mark.parametrize(("precision", "most"), [("bf16", 0.02), ("int8", 0.05)])
 def test_nearly_the_same_logits(fields, precision: str, most: float) -> None:
     if precision == "int8" and not can_multiply_integers():
@@ -113,7 +114,7 @@ def test_it_notices_new_weights() -> None:
     [
         ({"cross": {"norm": "layer"}}, "cross.norm layer"),
         ({"decoder_self": SOFTMAX | {"bias": 0.0}}, "decoder_self.bias 0.0"),
-        ({"cross": {"bias": 0.0, "query_key_norm": True}}, "cross.query_key_norm True"),
+        ({"cross": {"bias": 0.0, "output_gate": True}}, "cross.output_gate True"),
         ({"encoder_self": {"activation": "gelu"}}, "encoder_self.activation gelu"),
         ({"encoder_self": SOFTMAX | {"alpha": 0.5}}, "encoder_self.alpha 0.5"),
         ({"decoder_self": {"slots": 4}}, "decoder_self.slots 4"),

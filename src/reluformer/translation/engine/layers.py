@@ -1,5 +1,6 @@
 """The sublayers of an encoder-decoder as plain functions of rows, their constants folded into their matrices."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -30,13 +31,15 @@ class Frame:
         return self.norm(x + memory(x))
 
 
-def normer(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    """A layer norm, or nothing."""
-    if not isinstance(module, nn.LayerNorm):
-        return lambda x: x
-    shape, eps = module.normalized_shape, module.eps
-    weight, bias = module.weight.detach().float(), module.bias.detach().float()
-    return lambda x: F.layer_norm(x, shape, weight, bias, eps)
+def normer(module: nn.Module | None) -> Callable[[Tensor], Tensor]:
+    """A norm, or nothing."""
+    if isinstance(module, nn.LayerNorm):
+        weight, bias = module.weight.detach().float(), module.bias.detach().float()
+        return lambda x: F.layer_norm(x, module.normalized_shape, weight, bias, module.eps)
+    if isinstance(module, nn.RMSNorm):
+        weight = module.weight.detach().float()
+        return lambda x: F.rms_norm(x, module.normalized_shape, weight, module.eps)
+    return lambda x: x
 
 
 class FeedForward(Frame):
@@ -64,12 +67,14 @@ class Reading(Frame):
         self.gamma = None if gamma is None else gamma.detach().float()
         self.bias = None if memory.bias is None else memory.bias.detach().float()
         self.inputs = joined([memory.query, memory.key, memory.value], make)
+        self.query_norm, self.key_norm = normer(memory.query_norm), normer(memory.key_norm)
         self.output = make(memory.output.weight, memory.output.bias)
 
     def look_up(self, x: Tensor, sources: int, mask: Tensor | None, rotate: Any) -> Tensor:
         """Of rows ``(S * N, width)``; ``mask (S, N)`` is False for padding."""
         split = self.inputs(x).view(sources, -1, 3, self.heads, x.shape[1] // self.heads)
         q, k, v = split.permute(2, 0, 3, 1, 4)  # each (S, H, N, D)
+        q, k = self.query_norm(q), self.key_norm(k)
         if rotate is not None:
             q, k = rotate(q, k)
         k = with_constant(k) if self.settings.centred else k
@@ -95,14 +100,15 @@ class Writing(Frame):
         self.sees_zeros = self.settings.activation not in FUSED  # under ReLU values of zeros add nothing to a sum
         bias = torch.zeros(memory.heads) if memory.bias is None else memory.bias.detach().float()
         self.by_channel = own and self.settings.centred  # whether mean and bias come with the queries, see centre()
-        self.turned = turned
+        self.folded = self.by_channel and not (turned or self.settings.query_key_norm)
+        self.query_norm, self.key_norm = normer(memory.query_norm), normer(memory.key_norm)
         self.first = bias / self.scale  # (H,), what that channel has of the bias
         self.bias = None if self.by_channel or memory.bias is None else bias[:, None, None].to(kept)
         gamma = memory.gamma()
         factor = 1.0 if gamma is None else gamma.detach().float().reciprocal().repeat_interleave(memory.head_dim)
         if own:  # queries, keys and values of one row
             rest = torch.ones(memory.heads, memory.head_dim)
-            if self.by_channel and not turned:
+            if self.folded:
                 rest[:, 0] = 0
             rest = rest.flatten()
             layers = [memory.query, memory.key, memory.value]
@@ -126,7 +132,7 @@ class Writing(Frame):
             count: How many keys these are then.
         """
         first = q.select(-1, 0)  # (S, beam, H)
-        if self.turned:  # else the matrices make a 0 and a 1
+        if not self.folded:  # else the matrices make a 0 and a 1
             first.zero_()
             k.select(-1, 0).fill_(1)
         torch.sub(self.first, (q * sums.add_(k)).sum(-1), alpha=1 / count, out=first)
@@ -177,10 +183,10 @@ def unlike_attention(name: str, settings: MemorySettings) -> str | None:
     """What is special about an attention that these classes cannot compute, or None."""
     if settings.activation not in (*FUSED, "softmax"):
         return f"{name}.activation {settings.activation}"
-    plain = SOFTMAX_ATTENTION
+    plain, taken = SOFTMAX_ATTENTION, ["query_key_norm"]
     if settings.activation != "softmax":
-        taken = ("activation", "alpha", "gamma", "bias", "centred")
-        plain = MemorySettings(**{field: getattr(settings, field) for field in taken})
+        plain, taken = MemorySettings(), [*taken, "activation", "alpha", "gamma", "bias", "centred"]
+    plain = dataclasses.replace(plain, **{field: getattr(settings, field) for field in taken})
     return _difference(name, settings, plain)
 
 

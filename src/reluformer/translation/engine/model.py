@@ -118,6 +118,7 @@ class Decoding:
         self.source: list[Tensor] = []  # of each layer (2, S, H, N, D)
         for _, cross, _ in engine.writing:
             made = cross.source(rows).view(sources, length, 2, heads, head_dim)
+            made[:, :, 0] = cross.key_norm(made[:, :, 0])
             made = made * mask[:, :, None, None, None]
             if cross.settings.centred:  # once for all rows; what pads has values of zeros, whatever its keys
                 made[:, :, 0] -= made[:, :, 0].sum(1, keepdim=True) / count[:, None, None, None]
@@ -141,6 +142,7 @@ class Decoding:
     def _look_at_own(self, rows: Tensor, layer: int, rotate: Any) -> Tensor:
         own = self.engine.writing[layer][0]
         q, k, v = own.inputs(rows).view(-1, self.beam, 3, own.heads, self.engine.head_dim).unbind(2)  # (S, beam, H, D)
+        q, k = own.query_norm(q), own.key_norm(k)
         if rotate is not None:
             q, k = rotate(q, k)
         if self.own.sums is not None:
@@ -150,7 +152,7 @@ class Decoding:
 
     def _look_at_source(self, rows: Tensor, layer: int) -> Tensor:
         cross = self.engine.writing[layer][1]
-        q = cross.inputs(rows).view(-1, self.beam, cross.heads, self.engine.head_dim)
+        q = cross.query_norm(cross.inputs(rows).view(-1, self.beam, cross.heads, self.engine.head_dim))
         k, v = self.source[layer].flatten(1, 2)  # (S * H, N, D)
         return cross.output(cross.weigh(q, k, v, 2.0, self.mask if cross.sees_zeros else None))
 
