@@ -108,5 +108,5 @@ def _number(name: str, value: object, takes: str, holds: Any) -> None:
 
 
 SOFTMAX_ATTENTION = MemorySettings(activation="softmax", alpha=0.0, gamma="none")  # that of a Transformer
-# Close to softmax where training starts: nearly all keys are alive, and what all keys have in common counts for nothing.
+# Close to softmax where training starts: nearly all keys are alive, and what all have in common counts for nothing.
 CENTRED_ATTENTION = MemorySettings(alpha=1.0, bias=1.0, centred=True)

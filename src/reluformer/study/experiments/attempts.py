@@ -16,6 +16,7 @@ from reluformer.study.experiments._memories import (
 )
 from reluformer.study.scales import Scale
 
+NORMED_SOFTMAX = attention(**ATTENTIONS["softmax"], query_key_norm=True)
 SHARE = 1 / 3  # of the updates: enough to see who learns faster
 
 
@@ -26,11 +27,12 @@ def arms(scale: Scale) -> list[Arm]:
     if scale.extras:
         centred = RELU | attention(**CENTRED)
         models = _models(scale) | {f"centred, {name}": RELU | attention(**x) for name, x in _changes().items()}
+        models["softmax, query-key norm"] = NORMED_SOFTMAX
         found += [Arm(name, {"model": model}) for name, model in models.items()]
         found += [Arm(f"centred, {name}", {"model": centred, "recipe": x}) for name, x in _recipes(scale).items()]
         found += [
             Arm(f"{name}, {rate}", {"model": model, "recipe": recipe})
-            for name, model in {"softmax": {}, "full": full, "centred": centred}.items()
+            for name, model in _tuned(full, centred).items()
             for rate, recipe in _rates(scale).items()
         ]
     return found
@@ -88,6 +90,13 @@ def _recipes(scale: Scale) -> dict[str, dict[str, Any]]:
         "weight decay 0.1": {"optimiser": {"weight_decay": 0.1}},
         "annealed from softmax": {"anneal": 0.25},
     }
+
+
+def _tuned(full: dict[str, Any], centred: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Those that have learning rates of their own to find; a query-key norm allows for higher ones."""
+    normed = {"softmax": NORMED_SOFTMAX, "centred": RELU | attention(**CENTRED, query_key_norm=True)}
+    plain = {"softmax": {}, "full": full, "centred": centred}
+    return plain | {f"{name}, query-key norm": model for name, model in normed.items()}
 
 
 def _rates(scale: Scale) -> dict[str, dict[str, Any]]:
