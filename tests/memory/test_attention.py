@@ -19,6 +19,18 @@ def test_self_attention_is_projections_around_the_operator():
     torch.testing.assert_close(attention(x)[0], attention.output(inner.transpose(1, 2).flatten(2)))
 
 
+def test_statistics_of_some_sequences():
+    attention, x = Attention(32, 4, MemorySettings(), causal=True), torch.randn(5, 9, 32)
+    out, stats = attention(x, return_stats=True)
+    again, some = attention(x, return_stats=True, stats_batch=2)
+    torch.testing.assert_close(again, out)
+    torch.testing.assert_close(tuple(some), tuple(x[:2] for x in stats))
+    attention.calibrate_on(x, return_stats="mass_entropy", stats_batch=2)
+    mass = attention(x, return_stats=True)[1].mass.transpose(0, 1)  # (H, B, N)
+    means = torch.stack([rows[rows > 0].mean() for rows in mass])
+    torch.testing.assert_close(means, torch.ones(4))  # gamma takes in all sequences nevertheless
+
+
 def test_softmax_is_that_of_pytorch():
     attention = Attention(32, 4, SOFTMAX_ATTENTION)
     theirs = torch.nn.MultiheadAttention(32, 4, batch_first=True)

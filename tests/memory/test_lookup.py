@@ -46,6 +46,18 @@ def test_sums_values_by_the_weights(activation, norm, masks):
     torch.testing.assert_close(stats.mass, weights.sum(-1))
 
 
+@pytest.mark.parametrize(
+    ("activation", "norm"), [("relu", "none"), ("relu", "mass"), ("sigmoid", "none"), ("softmax", "none")]
+)
+def test_statistics_of_some_sequences_are_those_of_all_cut(activation, norm):
+    q, k, v = case()
+    settings = MemorySettings(activation, alpha=0.5, norm=norm)
+    out, stats = lookup(q, k, v, settings, **MASKS["padding"], return_stats=True)
+    again, some = lookup(q, k, v, settings, **MASKS["padding"], return_stats=True, stats_batch=1)
+    torch.testing.assert_close(again, out)
+    torch.testing.assert_close(tuple(some), tuple(x[:1] for x in stats))
+
+
 @pytest.mark.parametrize("n", [1, 9])
 @pytest.mark.parametrize("activation", ["relu", "relu_squared", "sigmoid", "softplus", "softmax"])
 def test_mass_makes_distributions_whatever_the_scale(activation, n):

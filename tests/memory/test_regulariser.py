@@ -56,6 +56,30 @@ def test_is_false_when_off():
     assert Regulariser(entropy=0.1)
 
 
+@pytest.mark.parametrize(
+    ("share", "batch", "measured"), [(0.25, 128, 32), (0.25, 5, 2), (0.5, 1, 1), (0.001, 7, 1), (1.0, 7, None)]
+)
+def test_a_share_of_the_sequences_is_at_least_one(share, batch, measured):
+    assert Regulariser(1.0, share=share).sequences(batch) == measured
+
+
+def test_halves_average_to_the_whole():
+    """What is measured on some sequences is an unbiased estimate where all have as many rows."""
+    mass, entropy = torch.rand(6, 2, 5, dtype=torch.float64) + 0.5, 3 * torch.rand(6, 2, 5, dtype=torch.float64)
+    regulariser, count = Regulariser(0.3, 0.2, share=0.5), torch.arange(1.0, 6.0)[None, None]
+    half = regulariser.sequences(6)
+    costs = [regulariser([AttentionStats(mass[x], entropy[x], mass[x])], count) for x in (slice(half), slice(half, 6))]
+    whole = regulariser([AttentionStats(mass, entropy, mass)], count)
+    torch.testing.assert_close(sum(costs) / 2, whole)
+    assert abs(costs[0] - costs[1]) > 1e-3
+
+
+@pytest.mark.parametrize("share", [0, -0.5, 1.5, True, "half", math.nan])
+def test_a_share_is_above_0_and_at_most_1(share):
+    with pytest.raises(ValueError, match=f"share must be a number above 0 and at most 1, got {share!r}"):
+        Regulariser(share=share)
+
+
 @pytest.mark.parametrize("field", ["mass", "entropy", "ceiling"])
 def test_errors_name_the_field(field):
     with pytest.raises(ValueError, match=f"{field} must be a number >= 0, got -1"):

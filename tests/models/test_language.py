@@ -163,6 +163,13 @@ class TestTraining:
         torch.testing.assert_close(long.regularisation, short.regularisation)
         torch.testing.assert_close(long.loss, short.loss)
 
+    def test_regularisation_of_a_share_of_the_texts(self):
+        model, inputs = make(regulariser={"mass": 0.1, "share": 0.5}, dropout=0.0, **GATED[0]).train(), batch()
+        inputs = {name: x.flip(0) for name, x in inputs.items()}  # the padded one first
+        half = model(**inputs).regularisation
+        torch.testing.assert_close(half, model(**{name: x[:1] for name, x in inputs.items()}).regularisation)
+        assert half != model(**{name: x[1:] for name, x in inputs.items()}).regularisation
+
     @pytest.mark.parametrize("fields", GATED, ids=str)
     def test_gradient_checkpointing_changes_nothing(self, fields):
         ids, grads = batch()["input_ids"], []

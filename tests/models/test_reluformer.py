@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+import torch._dynamo.testing
 from transformers import AutoModelForSeq2SeqLM
 
 from reluformer.memory import Attention
@@ -233,3 +234,61 @@ class TestRegularisation:
         short = model(**inputs, labels=labels).regularisation
         padded = torch.nn.functional.pad(labels, (0, 3), value=-100)
         torch.testing.assert_close(model(**inputs, labels=padded).regularisation, short)
+
+    @pytest.mark.parametrize("activation", ["relu", "sigmoid", "softmax"])
+    def test_of_a_share_of_the_sequences(self, activation):
+        """Half of two sequences is the first, alone; what padding the other has does not count."""
+        terms = {"mass": 0.1, "entropy": 0.1, "ceiling": 0.3}
+        model, inputs = make(activation, regulariser=terms | {"share": 0.5}, dropout=0.0).train(), batch()
+        inputs["labels"] = torch.randint(3, VOCAB, (2, 5))
+        inputs["labels"][0, 3:] = -100
+        half = model(**inputs).regularisation
+        torch.testing.assert_close(half, model(**{name: x[:1] for name, x in inputs.items()}).regularisation)
+        turned = {name: x.flip(0) for name, x in inputs.items()}
+        assert abs(model(**turned).regularisation - half) > 1e-4
+
+    def test_halves_average_to_the_whole(self):
+        """An unbiased estimate, gradients and all, where all sequences have as many rows that are alive."""
+        terms, grads = {"mass": 0.1, "entropy": 0.1}, {}
+        alive = {site: {"bias": 9.0} for site in ("encoder_self", "decoder_self", "cross")}
+        inputs = {"input_ids": torch.randint(3, VOCAB, (4, 9)), "labels": torch.randint(3, VOCAB, (4, 5))}
+        turned = {name: x.flip(0) for name, x in inputs.items()}
+        for share in (0.5, 1.0):
+            model = make(regulariser=terms | {"share": share}, dropout=0.0, **alive).train()
+            model(**inputs).regularisation.backward()
+            model(**turned).regularisation.backward()
+            grads[share] = [p.grad for p in model.parameters() if p.grad is not None]
+        for found, expected in zip(grads[0.5], grads[1.0], strict=True):
+            torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+    def test_trains_on_a_share_of_the_sequences(self):
+        """With layers that are computed again in the backward pass, and batches of many sizes."""
+        model = make(regulariser={"mass": 1.0, "entropy": 1.0, "share": 0.5}, dropout=0.0).train()
+        model.gradient_checkpointing_enable()
+        optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+        ids = torch.randint(3, VOCAB, (6, 9))
+        costs = []
+        for step in range(30):
+            out = model(input_ids=ids[: 3 + step % 4], labels=ids[: 3 + step % 4])
+            optimizer.zero_grad()
+            out.loss.backward()
+            optimizer.step()
+            costs.append(torch.stack([out.loss - out.regularisation, out.regularisation]).detach())
+        first, last = costs[0], costs[-1]
+        assert (last < first / 2).all()
+
+    def test_layers_compile_once_for_all_batches(self):
+        model = make(regulariser={"mass": 0.1, "share": 0.5}, dropout=0.0, encoder_layers=1, decoder_layers=1).train()
+        expected, found = [], []
+        inputs = [torch.randint(3, VOCAB, (size, 7)) for size in (5, 6, 9, 12)]
+        for ids in inputs:
+            expected.append(model(input_ids=ids, labels=ids).loss)
+        torch.compiler.reset()
+        counter = torch._dynamo.testing.CompileCounter()
+        model.compile_layers(backend=counter, dynamic=True)
+        graphs = []
+        for ids in inputs:
+            found.append(model(input_ids=ids, labels=ids).loss)
+            graphs.append(counter.frame_count)
+        torch.testing.assert_close(found, expected)
+        assert len(set(graphs)) == 1

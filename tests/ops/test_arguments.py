@@ -74,6 +74,14 @@ REFUSED = {
     "mask of key heads": ({"attn_mask": torch.zeros(2, 2, 6, 9)}, ["attn_mask", "(2, 4, 6, 9)", "(2, 2, 6, 9)"]),
     "mask not a tensor": ({"attn_mask": True}, ["attn_mask must be a tensor", "bool"]),
     "mask on another device": ({"attn_mask": torch.zeros(6, 9, device="meta")}, ["attn_mask", "cpu", "meta"]),
+    "statistics of no sequence": (
+        {"return_stats": True, "stats_batch": 0},
+        ["stats_batch must be None or an int from 1 to the batch size, 2", "got 0"],
+    ),
+    "statistics of too many": ({"return_stats": True, "stats_batch": 3}, ["stats_batch", "the batch size, 2", "got 3"]),
+    "statistics of half a sequence": ({"return_stats": True, "stats_batch": 0.5}, ["stats_batch", "int", "got 0.5"]),
+    "statistics of True": ({"return_stats": True, "stats_batch": True}, ["stats_batch", "int", "got True"]),
+    "statistics of some, and of none": ({"stats_batch": 1}, ["stats_batch needs return_stats", "return_stats=False"]),
     "gates without causal": ({"log_forget": torch.zeros(2, 4, 9)}, ["log_forget needs causal=True", "causal=False"]),
     "gates of key heads": (
         {"log_forget": torch.zeros(2, 2, 9), "causal": True},

@@ -1,5 +1,6 @@
 """The operator in use: compilation, autocast, choice of back end, derivatives, imports."""
 
+import math
 import os
 import subprocess
 import sys
@@ -49,6 +50,15 @@ class TestCompile:
 
         per_head = [torch.ones(2, requires_grad=True), torch.zeros(2, requires_grad=True)]
         self.agree(loss, [([*qkv(2, n=n, m=n + 3), *per_head], ()) for n in (17, 33, 100, 257)])
+
+    def test_statistics_of_some_sequences(self) -> None:
+        def loss(q, k, v, key_mask, measured):
+            out, stats = relu_attention(q, k, v, key_padding_mask=key_mask, return_stats=True, stats_batch=measured)
+            again = relu_attention(q, k, v, return_stats="mass_entropy", stats_batch=math.ceil(0.25 * q.shape[0]))
+            return out.square().sum() + stats.mass.sum() + stats.entropy.sum() + again[1].entropy.sum()
+
+        cases = [(qkv(b, n=n, m=n + 3), (torch.rand(b, n + 3) < 0.7, b - 2)) for b, n in ((5, 17), (6, 33), (9, 20))]
+        self.agree(loss, cases)
 
     def test_masks(self) -> None:
         def loss(q, k, v, key_mask, attn_mask):
@@ -221,6 +231,8 @@ def test_meta_tensors_have_shapes() -> None:
     assert out.shape == q.shape
     assert out.is_meta
     assert stats.mass.shape == q.shape[:3]
+    some = relu_attention(q, k, v, return_stats=True, stats_batch=1)[1]
+    assert [x.shape for x in some] == [(1, *q.shape[1:3])] * 3
 
 
 def test_inference_mode_takes_packed_sequences() -> None:

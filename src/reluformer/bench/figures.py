@@ -25,6 +25,7 @@ COLOURS = {
     "copy, device to device": "#9aa3ad",
     "ReLUFormer": "#1d4ed8",
     "ReLUFormer, regulariser": "#7aa5f5",
+    "ReLUFormer, regulariser on a quarter": "#4a7df0",
     "softmax twin": "#d9622b",
     "Marian, SDPA": "#9aa3ad",
 }

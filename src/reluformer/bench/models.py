@@ -13,6 +13,7 @@ from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGenerati
 
 RELU = "ReLUFormer"
 REGULARISED = "ReLUFormer, regulariser"
+QUARTER = "ReLUFormer, regulariser on a quarter"  # of the sequences
 TWIN = "softmax twin"
 MARIAN = "Marian, SDPA"
 COMPILED = ", compiled"
@@ -61,6 +62,7 @@ def models(load: Load) -> dict[str, Callable[[], nn.Module]]:
     return {
         RELU: ours("reluformer"),
         REGULARISED: ours("reluformer", regulariser=REGULARISER),
+        QUARTER: ours("reluformer", regulariser=REGULARISER | {"share": 0.25}),
         TWIN: ours("transformer"),
         MARIAN: lambda: marian(load),
     }
@@ -144,7 +146,7 @@ def generation(load: Load, device: torch.device, seconds: float, fewest: int) ->
         model = make().to(device, getattr(torch, load.dtype)).eval()
         return lambda: model.generate(input_ids=ids, num_beams=load.beams, **options)
 
-    calls = {name: partial(call_of, make) for name, make in models(load).items() if name != REGULARISED}
+    calls = {name: partial(call_of, make) for name, make in models(load).items() if name not in (REGULARISED, QUARTER)}
     return _race(load, device, seconds, fewest, calls, load.batch * load.length)
 
 

@@ -89,6 +89,7 @@ class Attention(nn.Module):
         store: Store | None = None,
         carry: Carry | None = None,
         return_stats: ReturnStats = False,
+        stats_batch: int | None = None,
     ) -> tuple[Tensor, AttentionStats | None]:
         """Look up ``x (B, N, width)``; returns the output and, if asked, the statistics of its rows, ``(B, H, N)``.
 
@@ -108,13 +109,14 @@ class Attention(nn.Module):
             carry: Given the keys and values of ``x`` before their token shift, ``(B, Hk, N, 2 D)``, keeps the last and
                 returns those of the token before the first, ``(B, Hk, 1, 2 D)``, or None where there is none.
             return_stats: Whether to compute the statistics, as in :func:`~reluformer.relu_attention`.
+            stats_batch: Of how many sequences, the first ones of the batch; None for all.
         """
         call = self._call(x, context, key_mask, attn_mask, limit, rotate, store, carry)
         shared = call["q"].shape[0] // call["k"].shape[0]
         if shared > 1:
             out, stats = self._look_up_shared(call, shared), None
         else:
-            out, stats = self._look_up(call, return_stats)
+            out, stats = self._look_up(call, return_stats=return_stats, stats_batch=stats_batch)
         out = out.transpose(1, 2).flatten(2)  # (B, N, width)
         out = out if self.norm is None else self.norm(out)
         if self.gate is not None:
@@ -174,9 +176,9 @@ class Attention(nn.Module):
             "key_mask": key_mask, "attn_mask": attn_mask, "limit": limit, "log_forget": log_forget,
         }  # fmt: skip
 
-    def _look_up(self, call: dict[str, Any], return_stats: ReturnStats = False) -> tuple[Tensor, AttentionStats | None]:
+    def _look_up(self, call: dict[str, Any], **measured: Any) -> tuple[Tensor, AttentionStats | None]:
         """The sums, with softmax's share in them, and the statistics of the memory itself."""
-        out, stats = lookup(**call, return_stats=return_stats)
+        out, stats = lookup(**call, **measured)
         if self.softmax_share is not None:
             soft, _ = lookup(**call | {"settings": SOFTMAX_ATTENTION, "gamma": None, "bias": None})
             out = self.softmax_share * soft + (1 - self.softmax_share) * out
@@ -209,7 +211,8 @@ class Attention(nn.Module):
         self, x: Tensor, context: Tensor | None = None, *, query_mask: Tensor | None = None, **options: Any
     ) -> None:
         """Let gamma take in the mean mass of these rows, those of ``query_mask (B, N)``; options of :meth:`forward`."""
-        options.pop("return_stats", None)
+        for name in ("return_stats", "stats_batch"):
+            options.pop(name, None)
         options = {"key_mask": None, "attn_mask": None, "limit": None, "rotate": None} | options
         options |= {"store": None, "carry": None}
         _, stats = lookup(**self._call(x, context, **options), return_stats="mass_entropy")

@@ -44,6 +44,7 @@ def lookup(
     limit: Tensor | None = None,
     log_forget: Tensor | None = None,
     return_stats: ReturnStats = False,
+    stats_batch: int | None = None,
     backend: Backend = "auto",
 ) -> tuple[Tensor, AttentionStats | None]:
     """Look up ``q (B, Hq, N, D)`` in ``k, v (B, Hk, M, D)``.
@@ -51,7 +52,8 @@ def lookup(
     Masks are boolean, True = may be seen: ``key_mask (B, M)``, ``attn_mask`` broadcasts to ``(B, Hq, N, M)``; causal is
     bottom-right aligned. ``limit (N,)``, the last key that each query may see, takes the place of a mask where all keys
     behind the last are zeros. ``gamma`` and ``bias`` are ``(Hq,)``. ``log_forget (B, Hq, M)`` is the logarithm of the
-    forget gate of every key's token. Returns the sums and, if asked, their statistics.
+    forget gate of every key's token. Returns the sums and, if asked, their statistics, those of the first
+    ``stats_batch`` sequences or of all.
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     n = q.shape[2]
@@ -79,12 +81,14 @@ def lookup(
             q, k, v, gamma=gamma, alpha=settings.alpha, power=FUSED[settings.activation], bias=bias, scale=scale,
             causal=causal, key_padding_mask=key_mask, attn_mask=attn_mask, log_forget=log_forget, backend=backend,
             return_stats=return_stats or ("mass_entropy" if by_mass else False),
+            stats_batch=None if by_mass else stats_batch,
         )  # fmt: skip
         out, stats = result if isinstance(result, tuple) else (result, None)
         if by_mass:
             assert stats is not None
-            mass = stats.mass
-            out, stats = _over_mass(out, mass), AttentionStats((mass > TINY).to(mass), *stats[1:])
+            out = _over_mass(out, stats.mass)
+            mass, entropy, active = (x[:stats_batch] for x in stats)  # the output needed the mass of all
+            stats = AttentionStats((mass > TINY).to(mass), entropy, active)
         return out, stats if return_stats else None
     if settings.activation == "softmax" and not return_stats:
         out = _softmax(q, k, v, scale / settings.temperature, causal, key_mask, attn_mask, fades)
@@ -92,7 +96,9 @@ def lookup(
             return out, None
         factor = _row_factor(settings.alpha, gamma, _count(q, k, causal, key_mask, attn_mask))
         return out * factor.to(out.dtype), None
-    return _written_out(q, k, v, settings, gamma, bias, scale, causal, key_mask, attn_mask, fades, bool(return_stats))
+    return _written_out(
+        q, k, v, settings, gamma, bias, scale, causal, key_mask, attn_mask, fades, bool(return_stats), stats_batch
+    )
 
 
 def weights_of(
@@ -264,6 +270,7 @@ def _written_out(
     attn_mask: Tensor | None,
     fades: Tensor | None,
     return_stats: bool,
+    stats_batch: int | None,
 ) -> tuple[Tensor, AttentionStats | None]:
     weights = weights_of(
         q, k, settings, gamma=gamma, bias=bias, scale=scale, causal=causal, key_mask=key_mask, attn_mask=attn_mask,
@@ -272,5 +279,6 @@ def _written_out(
     out = weights.to(v.dtype) @ v.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     if not return_stats:
         return out, None
+    weights = weights[:stats_batch]
     total, r_log_r, active = row_sums(weights.clamp_min(0))  # some of the family have negative weights too
     return out, AttentionStats(weights.sum(-1), entropy_from_sums(total, r_log_r), active.detach())

@@ -26,7 +26,7 @@ class MemoryConfig(PreTrainedConfig):
         norm_eps: Added to the variance in the layer norms of the residual stream.
         dropout: Of embeddings and of what a sublayer adds.
         memory_dropout: Of the weights over the FFN's slots.
-        regulariser: ``mass``, ``entropy`` and ``ceiling``, see :class:`~reluformer.memory.Regulariser`.
+        regulariser: ``mass``, ``entropy``, ``ceiling`` and ``share``, see :class:`~reluformer.memory.Regulariser`.
     """
 
     defaults: ClassVar[dict[str, MemorySettings]] = {}  # of every kind of site

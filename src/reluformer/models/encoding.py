@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from reluformer.memory.attention import Rotation
 from reluformer.memory.regulariser import Regulariser
 from reluformer.ops import AttentionStats
-from reluformer.ops.attention import ReturnStats
 
 CostOf = Callable[[Regulariser, Sequence[AttentionStats], Tensor, Tensor | None], Tensor]
 
@@ -31,7 +30,7 @@ def encode(
     n = x.shape[1]
     if query_mask is None and mask is not None:
         query_mask = mask[:, -n:]
-    options = {"key_mask": mask, "query_mask": query_mask, "rotate": rotate, "return_stats": asked(regulariser), **more}
+    options = {"key_mask": mask, "query_mask": query_mask, "rotate": rotate, **asked(regulariser, x.shape[0]), **more}
     entered, sites = [], []
     for layer in layers:
         entered.append(x)
@@ -44,13 +43,19 @@ def encode(
     return x, entered, cost
 
 
-def asked(regulariser: Regulariser | None) -> ReturnStats:
-    """Which statistics it needs."""
-    return False if regulariser is None else "mass_entropy"
+def asked(regulariser: Regulariser | None, batch: int) -> dict[str, Any]:
+    """Which statistics it needs of a batch of so many sequences, as options of an attention."""
+    if regulariser is None:
+        return {"return_stats": False}
+    return {"return_stats": "mass_entropy", "stats_batch": regulariser.sequences(batch)}
 
 
 def cost_of(
     regulariser: Regulariser, sites: Sequence[AttentionStats], count: Tensor, query_mask: Tensor | None
 ) -> Tensor:
-    """What the regulariser makes of these sites: a function by itself, to be compiled."""
-    return regulariser(sites, count, query_mask)
+    """What the regulariser makes of these sites, of which it sees some sequences: a function by itself, to be compiled.
+
+    ``count`` broadcasts against the statistics of all sequences, ``query_mask (B, N)`` is of all.
+    """
+    seen = sites[0].mass.shape[0]
+    return regulariser(sites, count[:seen], None if query_mask is None else query_mask[:seen])

@@ -110,7 +110,7 @@ class Decoder(_Side):
             limit = torch.arange(n, device=x.device) + past
         source_mask = needed(source_mask)
         regulariser = self._regulariser
-        shared = {"query_mask": query_mask, "return_stats": asked(regulariser)}
+        shared = {"query_mask": query_mask, **asked(regulariser, x.shape[0])}
         self_options = shared | {"key_mask": mask, "rotate": rotate, "limit": limit}
         cross_options = shared | {"key_mask": source_mask}
         seen, self_sites, cross_sites = [x], [], []

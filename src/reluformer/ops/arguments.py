@@ -59,6 +59,19 @@ def check_return_stats(return_stats: object) -> int:
     return 1 if return_stats == "mass_entropy" else 2 * bool(return_stats)
 
 
+def check_stats_batch(stats_batch: int | None, q: Tensor, level: int) -> int:
+    """Of how many sequences statistics of this level are asked for."""
+    batch = q.shape[0]
+    if stats_batch is None:
+        return batch
+    is_int = isinstance(stats_batch, int | torch.SymInt) and not isinstance(stats_batch, bool)
+    if not is_int or not 0 < stats_batch <= batch:
+        raise ValueError(f"stats_batch must be None or an int from 1 to the batch size, {batch}, got {stats_batch!r}")
+    if level == 0:
+        raise ValueError(f"stats_batch needs return_stats, got stats_batch={stats_batch} with return_stats=False")
+    return stats_batch
+
+
 def check_per_head(name: str, x: Tensor | None, q: Tensor, heads: int) -> Tensor | None:
     """A tensor of one value per query head, checked and with one after another in memory, as kernels read them."""
     if x is None:

@@ -41,6 +41,7 @@ class _Options(_PackedOptions, total=False):
     key_padding_mask: Tensor | None
     attn_mask: Tensor | None
     log_forget: Tensor | None
+    stats_batch: int | None
 
 
 @overload
@@ -71,6 +72,7 @@ def relu_attention(
     window: int | tuple[int, int] | None = None,
     log_forget: Tensor | None = None,
     return_stats: ReturnStats = False,
+    stats_batch: int | None = None,
     backend: Backend = "auto",
 ) -> Tensor | Stats:
     r"""Attention whose weights are rectified scores.
@@ -103,6 +105,8 @@ def relu_attention(
             are not read, hence not checked).
         return_stats: Also return the :class:`AttentionStats` of the rows, computed in the same pass. With
             ``"mass_entropy"`` the number of active keys is left out (empty): all that a regulariser needs, and faster.
+        stats_batch: Statistics of the first so many sequences of the batch only, from 1 to B; None for all. Each is
+            then ``(stats_batch, Hq, N)``, and the other sequences are computed as they are without statistics.
         backend: ``"reference"`` is the specification, ``"chunked"`` runs anywhere in linear memory, ``"triton"`` is
             fused for NVIDIA GPUs; ``"auto"`` takes Triton where it can run and chunked elsewhere. All mean the same.
             Triton hands masks that need a gradient to chunked.
@@ -128,6 +132,7 @@ def relu_attention(
     attn_mask = arguments.check_attn_mask(attn_mask, q, m)
     arguments.check_log_forget(log_forget, q, m, band)
     level = arguments.check_return_stats(return_stats)
+    measured = arguments.check_stats_batch(stats_batch, q, level)
     backend = _choose(backend, q, attn_mask)
 
     if backend == "reference":
@@ -145,7 +150,7 @@ def relu_attention(
             attn_mask=attn_mask,
             log_forget=log_forget,
         )
-        return (out, _kept(stats, level)) if level else out
+        return (out, AttentionStats(*(x[:measured] for x in _kept(stats, level)))) if level else out
 
     arguments.check_no_tangent(backend, q, k, v, per_head, bias, attn_mask, log_forget)
     padding = None
@@ -158,7 +163,7 @@ def relu_attention(
     faded = None if log_forget is None else accumulate(log_forget).contiguous()
     problem = Problem(
         q, k, v, per_head, bias, key_padding_mask, attn_mask, count, None, None, faded, n, m,
-        divisor, float(alpha), power, scale, band, level,
+        divisor, float(alpha), power, scale, band, level, measured,
     )  # fmt: skip
     out, stats = operators.attend(problem, backend)
     if padding is not None:
@@ -286,7 +291,7 @@ def relu_attention_varlen(
         arguments.check_no_tangent(backend, q, k, v, per_head, bias)
         problem = Problem(
             q, k, v, per_head, bias, None, None, None, cu_seqlens_q, cu_seqlens_k, None, max_seqlen_q, max_seqlen_k,
-            divisor, float(alpha), power, scale, band, level,
+            divisor, float(alpha), power, scale, band, level, 1,
         )  # fmt: skip
         out, stats = operators.attend(problem, backend)
     out = out[0].transpose(0, 1)  # (T, H, D)

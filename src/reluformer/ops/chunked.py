@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from reluformer.ops.forgetting import FAINTEST, at_keys, at_queries, first_kept
-from reluformer.ops.problem import Gradients, Problem, Sums
-from reluformer.ops.statistics import TINY, entropy_from_sums
+from reluformer.ops.problem import Gradients, Problem
+from reluformer.ops.statistics import TINY, AttentionStats, entropy_from_sums
 from reluformer.ops.visibility import UNBOUNDED, count_visible
 
 # A block of scores is BLOCK x BLOCK of each head in work. Square blocks are seldom shortened by the edge of a band, and
@@ -29,10 +29,10 @@ BLOCK = 256
 HEADS_PER_THREAD = 4
 
 
-def forward(p: Problem) -> Sums:
-    """Output and, where asked for, the statistics of every row."""
+def forward(p: Problem, target: Tensor) -> AttentionStats:
+    """Write the output into ``target (B, Hq, N, D)``; return, where asked for, the statistics of every row."""
     shapes = [p.q.shape[:3] if p.stats >= least else (0,) for least in (1, 1, 2)]
-    sums = Sums(torch.empty_like(p.q), *(p.q.new_empty(shape, dtype=_wide(p)) for shape in shapes))
+    found = AttentionStats(*(p.q.new_empty(shape, dtype=_wide(p)) for shape in shapes))
     work = _Workspace(p)
     for part in _parts(p):
         heads = _Heads(p, part, work)
@@ -53,18 +53,19 @@ def forward(p: Problem) -> Sums:
                 if p.stats == 2:
                     stats[2] += r.sign_().sum(-1, keepdim=True)
             factor = heads.stack(heads.factor, rows)  # (L, G * R, 1)
-            heads.put(sums.out, rows, out, factor)
+            heads.put(target, rows, out, factor)
             if p.stats:
                 total, r_log_r, active = stats
-                heads.put(sums.mass, rows, total, factor)
-                heads.put(sums.entropy, rows, entropy_from_sums(total, r_log_r))
+                heads.put(found.mass, rows, total, factor)
+                heads.put(found.entropy, rows, entropy_from_sums(total, r_log_r))
                 if p.stats == 2:
-                    heads.put(sums.active, rows, active)
-    return sums
+                    heads.put(found.active, rows, active)
+    return found
 
 
 def backward(
     p: Problem,
+    targets: Sequence[Tensor],
     grad_out: Tensor,
     grad_mass: Tensor | None,
     grad_entropy: Tensor | None,
@@ -75,8 +76,8 @@ def backward(
     need_mask: bool,
     need_faded: bool,
 ) -> Gradients:
-    """Gradients of everything differentiable, the scores made once more."""
-    dq, dk, dv = torch.empty_like(p.q), torch.empty_like(p.k), torch.empty_like(p.v)
+    """Gradients of everything differentiable, the scores made once more; ``targets`` take those of q, k and v."""
+    dq, dk, dv = targets
     # Sums over keys, row by row; over the rows they are summed at the end, all at once, which rounds least.
     dr_dot_r, ds_sum = (p.q.new_empty(p.q.shape[:3] if need else 0, dtype=_wide(p)) for need in (need_gamma, need_bias))
     dmask = p.q.new_zeros(p.attn_mask.shape if need_mask and p.attn_mask is not None else 0, dtype=_wide(p))
@@ -150,9 +151,6 @@ def backward(
 
     none = p.q.new_empty
     return Gradients(
-        dq,
-        dk,
-        dv,
         none(0) if p.gamma is None or not need_gamma else (-dr_dot_r.sum((0, 2)) / p.gamma).to(p.gamma.dtype),
         none(0) if p.bias is None or not need_bias else ds_sum.sum((0, 2)).to(p.bias.dtype),
         none(0) if p.attn_mask is None or not need_mask else dmask.to(p.attn_mask.dtype),

@@ -27,7 +27,7 @@ _PROBLEM = (
 
 def attend(p: Problem, backend: str) -> tuple[Tensor, AttentionStats]:
     """Run the problem on this back end, differentiably; the statistics are empty if not asked for."""
-    sizes = [p.max_q, p.max_k, *p.band]
+    sizes = [p.max_q, p.max_k, *p.band, p.stats_batch]
     numbers = [p.divisor, p.alpha, p.scale]
     out, mass, entropy, active = torch.ops.reluformer.attention_forward.default(
         *p[:_TENSORS], sizes, numbers, p.power, p.stats, backend
@@ -37,8 +37,8 @@ def attend(p: Problem, backend: str) -> tuple[Tensor, AttentionStats]:
 
 def _problem(args: Sequence[Any]) -> Problem:
     """The operator's flat arguments as a Problem (less the back end, which comes last)."""
-    *tensors, (max_q, max_k, left, right), (divisor, alpha, scale), power, stats, _ = args
-    return Problem(*[*tensors, max_q, max_k, divisor, alpha, power, scale, Band(left, right), stats])
+    *tensors, (max_q, max_k, left, right, stats_batch), (divisor, alpha, scale), power, stats, _ = args
+    return Problem(*[*tensors, max_q, max_k, divisor, alpha, power, scale, Band(left, right), stats, stats_batch])
 
 
 def _module(backend: str) -> ModuleType:
@@ -50,7 +50,12 @@ def _module(backend: str) -> ModuleType:
 
 
 def _forward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return tuple(_module(args[-1]).forward(_problem(args)))
+    run, p = _module(args[-1]), _problem(args)
+    out = torch.empty_like(p.q)
+    if p.whole:
+        return (out, *run.forward(p, out))
+    stats, _ = (run.forward(part, out[rows]) for rows, part in p.split())
+    return (out, *stats)
 
 
 def _backward(
@@ -62,14 +67,25 @@ def _backward(
     need: list[bool],
     *args: Any,
 ) -> tuple[Tensor, ...]:
-    grads = (grad_out, grad_mass, grad_entropy)
-    return tuple(_module(args[-1]).backward(_problem(args), *grads, mass, entropy, *need))
+    run, p = _module(args[-1]), _problem(args)
+    grads = [torch.empty_like(x) for x in p[:3]]
+    stats = (grad_mass, grad_entropy, mass, entropy)
+    if p.whole or (grad_mass is None and grad_entropy is None):
+        return (*grads, *run.backward(p, grads, grad_out, *stats, *need))
+    parts = [
+        run.backward(part, [x[rows] for x in grads], grad_out[rows], *(stats if part.stats else [None] * 4), *need)
+        for rows, part in p.split()
+    ]
+    gamma, bias, mask, faded = zip(*parts, strict=True)
+    one_for_all = p.attn_mask is None or p.attn_mask.shape[0] == 1
+    dmask = mask[0] + mask[1] if one_for_all else torch.cat(mask)
+    return (*grads, gamma[0] + gamma[1], bias[0] + bias[1], dmask, torch.cat(faded))
 
 
 def _fake_forward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    q, stats = args[0], args[-2]
+    q, stats, stats_batch = args[0], args[-2], args[_TENSORS][-1]
     wide = torch.promote_types(q.dtype, torch.float32)
-    shapes = [q.shape[:3] if stats >= least else (0,) for least in (1, 1, 2)]
+    shapes = [(stats_batch, *q.shape[1:3]) if stats >= least else (0,) for least in (1, 1, 2)]
     return (torch.empty_like(q), *(q.new_empty(shape, dtype=wide) for shape in shapes))
 
 

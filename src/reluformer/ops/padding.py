@@ -26,5 +26,5 @@ def rescale(
     wide = torch.promote_types(out.dtype, torch.float32)
     counted, seen = (count_visible(band, n, m, mask, None, out.device).to(wide) for mask in (None, key_mask))
     factor = (counted.clamp_min(1) / seen.clamp_min(1)) ** alpha  # (B, 1, N)
-    mass = stats.mass * factor if stats.mass.numel() else stats.mass
+    mass = stats.mass * factor[: stats.mass.shape[0]] if stats.mass.numel() else stats.mass
     return (out * factor[..., None]).to(out.dtype), AttentionStats(mass, *stats[1:])

@@ -32,28 +32,44 @@ class Problem(NamedTuple):
     scale: float
     band: Band
     stats: int  # 0 for none, 1 for mass and entropy, 2 for the active keys too
+    stats_batch: int  # of how many sequences, the first ones; B for all
 
     @property
     def groups(self) -> int:
         """How many query heads share a key head."""
         return self.q.shape[1] // self.k.shape[1]
 
+    @property
+    def whole(self) -> bool:
+        """Whether all sequences are alike: with statistics or without."""
+        return self.stats == 0 or self.stats_batch == self.q.shape[0]
 
-class Sums(NamedTuple):
-    """What a forward pass returns; the statistics are empty tensors when not asked for."""
+    def split(self) -> "list[tuple[slice, Problem]]":
+        """Where they are not alike: those with statistics and those without, each as a problem of its own, in views."""
+        first, batch = self.stats_batch, self.q.shape[0]
+        return [
+            (rows, self._sequences(rows)._replace(stats=stats, stats_batch=rows.stop - rows.start))
+            for rows, stats in ((slice(0, first), self.stats), (slice(first, batch), 0))
+        ]
 
-    out: Tensor  # (B, Hq, N, D)
-    mass: Tensor  # (B, Hq, N)
-    entropy: Tensor
-    active: Tensor
+    def _sequences(self, rows: slice) -> "Problem":
+        def pick(x: Tensor | None) -> Tensor | None:
+            return x if x is None or x.shape[0] == 1 else x[rows]  # masks and counts may be the same for all
+
+        return self._replace(
+            q=self.q[rows],
+            k=self.k[rows],
+            v=self.v[rows],
+            key_mask=pick(self.key_mask),
+            attn_mask=pick(self.attn_mask),
+            visible=pick(self.visible),
+            faded=pick(self.faded),
+        )
 
 
 class Gradients(NamedTuple):
-    """What a backward pass returns; empty tensors for the optional arguments that were not given."""
+    """What a backward pass returns beside the gradients of q, k and v; empty tensors for what has or needs none."""
 
-    q: Tensor
-    k: Tensor
-    v: Tensor
     gamma: Tensor
     bias: Tensor
     attn_mask: Tensor

@@ -47,6 +47,19 @@ def test_agrees_with_the_reference(options, stats, d):
 @pytest.mark.gpu
 @pytest.mark.usefixtures("poisoned_memory")
 @pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("measured", [1, 2, 5])
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"hk": 1, "causal": True}, {"gamma": False}], ids=str)
+def test_statistics_of_some_sequences(options, measured, d):
+    case = random_case(b=5, n=257, d=d, stats_batch=measured, device="cuda", **options)
+    assert_agrees(case, "triton", torch.bfloat16)
+    case.tensors |= {name: case.tensors[name].transpose(1, 2).contiguous().transpose(1, 2) for name in "qkv"}
+    assert_agrees(case, "triton", torch.bfloat16)  # heads inside rows, as projections make them
+
+
+@hopper
+@pytest.mark.gpu
+@pytest.mark.usefixtures("poisoned_memory")
+@pytest.mark.parametrize("d", [64, 128])
 @pytest.mark.parametrize("causal", [False, True])
 def test_mass_and_entropy_alone(causal, d):
     """Without counting, a dead row is told by its mass."""

@@ -74,6 +74,13 @@ def test_masks(dtype, device):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("options", [{"hk": 1}, {"causal": True}], ids=str)
+def test_statistics_of_some_sequences(options, dtype, device):
+    """Two launches, one with statistics and one without, into slices of one tensor."""
+    assert_agrees(random_case(b=3, n=37, d=16, stats_batch=2, device=device, **options), "triton", dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_decode(dtype, device):
     """A few queries against many keys: the keys are split, the parts added."""
     masks = {"key_padding_mask": torch.rand(2, 700, device=device) > 0.2}

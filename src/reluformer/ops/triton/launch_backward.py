@@ -1,6 +1,6 @@
 """Launches of the backward pass: prepare the rows, then the keys, then finish the queries."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ ROW_BLOCK = 64  # rows per program of the kernels that only touch rows
 
 def backward(
     p: Problem,
+    targets: Sequence[Tensor],
     grad_out: Tensor,
     grad_mass: Tensor | None,
     grad_entropy: Tensor | None,
@@ -29,23 +30,27 @@ def backward(
     need_mask: bool,
     need_faded: bool,
 ) -> Gradients:
-    """Gradients of all tensors but masks; summed in a fixed order where PyTorch is asked for determinism."""
+    """Gradients of all tensors but masks, those of q, k and v in ``targets``.
+
+    They are summed in a fixed order where PyTorch is asked for determinism.
+    """
     if need_mask:
         raise RuntimeError("the Triton kernels give attn_mask no gradient; use backend 'auto' or 'chunked'")
-    dq, dk, dv = grads = [torch.empty_like(x) for x in (p.q, p.k, p.v)]
     dgamma = dbias = dmask = dfaded = p.q.new_empty(0)
     if 0 in p.q.shape or 0 in p.k.shape:
         wanted = ((p.gamma, need_gamma), (p.bias, need_bias), (None, False), (p.faded, need_faded))
         more = [torch.zeros_like(x) if need and x is not None else dmask for x, need in wanted]
-        return Gradients._make([*(x.zero_() for x in grads), *more])
+        for x in targets:
+            x.zero_()
+        return Gradients._make(more)
     with host.on_device(p.q):
-        targets = [x if x.stride(-1) == 1 else x.new_empty(x.shape) for x in grads]
+        filled = [x if x.stride(-1) == 1 else x.new_empty(x.shape) for x in targets]
         run = _Backward(p, need_gamma, need_bias, need_faded)
         run.prepare(grad_out, grad_mass, grad_entropy, mass, entropy)
-        run.launch(*targets)
-        for x, target in zip(grads, targets, strict=True):
+        run.launch(*filled)
+        for x, target in zip(filled, targets, strict=True):
             if x is not target:
-                x.copy_(target)
+                target.copy_(x)
         if p.gamma is not None and need_gamma:
             dgamma = run.dgamma_parts.sum((0, 2)).to(p.gamma.dtype)
         if p.bias is not None and need_bias:
@@ -53,7 +58,7 @@ def backward(
         if p.faded is not None and need_faded:
             rows = at_keys(run.dlog_rows.to(p.faded.dtype), p.k.shape[2])
             dfaded = (rows - run.dlog_keys) / p.power
-    return Gradients(dq, dk, dv, dgamma, dbias, dmask, dfaded)
+    return Gradients(dgamma, dbias, dmask, dfaded)
 
 
 @dataclass

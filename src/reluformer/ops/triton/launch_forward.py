@@ -4,7 +4,8 @@ import torch
 import triton
 from torch import Tensor
 
-from reluformer.ops.problem import Problem, Sums
+from reluformer.ops.problem import Problem
+from reluformer.ops.statistics import AttentionStats
 from reluformer.ops.triton import host, tiles
 from reluformer.ops.triton.decode import combine_kernel, decode_kernel
 from reluformer.ops.triton.fading import fade_kernel
@@ -16,27 +17,29 @@ DECODE_KEYS = 256  # and at least so many keys: below, one program per head is a
 COMBINED_ROWS = 4  # rows per program where the parts are added
 
 
-def forward(p: Problem) -> Sums:
-    """Output and statistics."""
-    out = torch.empty_like(p.q)
+def forward(p: Problem, out: Tensor) -> AttentionStats:
+    """Write the output into ``out (B, Hq, N, D)``; return the statistics."""
     shape = p.q.shape[:3] if p.stats else (0,)
     stats = tuple(p.q.new_empty(shape, dtype=torch.float32) for _ in range(3))
     if 0 in p.q.shape:
-        return _sums(p, out, stats)
+        return _kept(p, stats)
     if 0 in p.k.shape:  # nothing to see
-        return _sums(p, out.zero_(), tuple(x.zero_() for x in stats))
+        out.zero_()
+        return _kept(p, tuple(x.zero_() for x in stats))
     target = host.fit_for_tma(out)
     rows = p.max_q * p.groups
     decoding = p.cu_q is None and p.max_q <= DECODE_QUERIES and rows <= DECODE_ROWS and p.max_k >= DECODE_KEYS
     with host.on_device(p.q):
         launch = _decode if decoding else (_attend_on_hopper if host.hopper_takes(p) else _attend)
         launch(p, target, stats)
-    return _sums(p, out if target is out else out.copy_(target), stats)
+    if target is not out:
+        out.copy_(target)
+    return _kept(p, stats)
 
 
-def _sums(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> Sums:
+def _kept(p: Problem, stats: tuple[Tensor, ...]) -> AttentionStats:
     mass, entropy, active = stats
-    return Sums(out, mass, entropy, active if p.stats == 2 else active.new_empty(0))
+    return AttentionStats(mass, entropy, active if p.stats == 2 else active.new_empty(0))
 
 
 def _attend(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
