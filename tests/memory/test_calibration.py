@@ -132,3 +132,21 @@ def test_a_dead_head_keeps_its_gamma(gamma):
     attention = Attention(8, 2, MemorySettings(bias=-1e6, gamma=gamma))
     calibrate(attention, torch.randn(1, 4, 8))
     assert attention.gamma().tolist() == [1.0, 1.0]
+
+
+def test_padding_does_not_count_in_an_ffn_either():
+    class Layer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = Attention(16, 2, MemorySettings())
+            self.ffn = KeyValueMemory(16, MemorySettings(slots=8))
+
+        def forward(self, x, mask=None):
+            return self.ffn(x + self.attention(x, key_mask=mask, query_mask=mask)[0])
+
+    layer, x = Layer(), torch.randn(2, 5, 16)
+    calibrate(layer, x)
+    alone = layer.ffn.gamma().clone()
+    padded = torch.cat([x, 10 * torch.randn(2, 4, 16)], dim=1)
+    calibrate(layer, padded, mask=(torch.arange(9) < 5).expand(2, -1))
+    assert torch.allclose(layer.ffn.gamma(), alone, rtol=1e-5)

@@ -55,3 +55,10 @@ def test_divided_by_gamma_and_the_slots():
 def test_needs_slots():
     with pytest.raises(ValueError, match="slots must be at least 1 in a key-value memory, got 0"):
         KeyValueMemory(16, MemorySettings())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_dead_row_over_its_mass_is_zero_in_half_precision_too(dtype):
+    ffn = KeyValueMemory(4, MemorySettings(norm="mass", slots=3)).to(dtype)
+    torch.nn.init.ones_(ffn.keys.weight)
+    assert torch.equal(ffn(-torch.ones(1, 4, dtype=dtype)), torch.zeros(1, 4, dtype=dtype))

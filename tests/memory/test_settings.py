@@ -32,6 +32,7 @@ def test_those_of_an_earlier_version_have_none_of_the_later_parts():
         ({"slots": -1}, r"cross\.slots must be an int >= 0, got -1"),
         ({"query_key_norm": 1}, r"cross\.query_key_norm must be True or False, got 1"),
         ({"centred": 1}, r"cross\.centred must be True or False, got 1"),
+        ({"centred": True, "norm": "mass"}, r"cross\.bias must be a number other than 0 where .* got None"),
         ({"forget": "yes"}, r"cross\.forget must be None or a number, got 'yes'"),
         ({"forget": float("inf")}, r"cross\.forget must be None or a number, got inf"),
         (

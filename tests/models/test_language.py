@@ -267,6 +267,10 @@ def test_gives_either_tokens_or_their_embeddings():
     torch.testing.assert_close(model(inputs_embeds=embedded).logits, model(ids).logits)
     with pytest.raises(ValueError, match="give either input_ids or inputs_embeds, and not both"):
         model(ids, inputs_embeds=embedded)
+    with pytest.raises(ValueError, match="position_ids must be None"):
+        model(ids, position_ids=torch.arange(ids.shape[1])[None])
+    with pytest.raises(ValueError, match=r"attention_mask must have 2 dimensions, .*, got the shape \(1, 1, 2, 2\)"):
+        model(ids, attention_mask=torch.ones(1, 1, 2, 2))
 
 
 @pytest.mark.parametrize("family", ["reluformer-lm-forget", "transformer-lm-forget-pro"])

@@ -6,9 +6,10 @@ import sys
 import pytest
 import torch
 import torch._dynamo.testing
+import torch.nn.functional as F
 from transformers import AutoModelForSeq2SeqLM
 
-from reluformer.memory import Attention
+from reluformer.memory import Attention, calibrate
 from reluformer.memory.activations import ACTIVATIONS, NORMALISED
 from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
 
@@ -292,3 +293,50 @@ class TestRegularisation:
             graphs.append(counter.frame_count)
         torch.testing.assert_close(found, expected)
         assert len(set(graphs)) == 1
+
+
+def test_calibration_leaves_padded_labels_out():
+    config = ReLUFormerConfig.preset("reluformer-tiny", vocab_size=50)
+    model = ReLUFormerForConditionalGeneration(config)
+    source, target = torch.randint(3, 50, (2, 3, 7))
+    calibrate(model, input_ids=source, labels=target)
+    alone = {name: x.clone() for name, x in model.named_parameters() if "log_gamma" in name}
+    calibrate(model, input_ids=source, labels=F.pad(target, (0, 9), value=-100))
+    for name, x in alone.items():
+        assert torch.allclose(model.get_parameter(name), x, atol=1e-4), name
+
+
+def test_generation_from_a_source_that_was_read_before():
+    model, ids = make(), batch()["input_ids"]
+    read = model.get_encoder()(ids)
+    assert torch.equal(model.generate(encoder_outputs=read, max_new_tokens=6), model.generate(ids, max_new_tokens=6))
+
+
+def test_a_smaller_model_assists():
+    model, ids = make(), batch()["input_ids"]
+    written = model.generate(ids[:1], assistant_model=make(decoder_layers=1), max_new_tokens=8, do_sample=False)
+    assert torch.equal(written, model.generate(ids[:1], max_new_tokens=8))
+
+
+def test_reentrant_checkpoints_are_refused_where_they_drop_gradients():
+    make().gradient_checkpointing_enable({"use_reentrant": True})
+    with pytest.raises(ValueError, match="use_reentrant must be False"):
+        make(regulariser={"mass": 0.1}).gradient_checkpointing_enable({"use_reentrant": True})
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_hugging_face_s_own_trainer_evaluates(tmp_path, smoothing):
+    from transformers import Trainer, TrainingArguments
+
+    rows = [{"input_ids": ids, "decoder_input_ids": ids, "labels": ids} for ids in torch.randint(3, VOCAB, (4, 5))]
+    arguments = TrainingArguments(
+        str(tmp_path), max_steps=1, use_cpu=True, report_to=[], disable_tqdm=True, label_smoothing_factor=smoothing
+    )
+    trainer = Trainer(make(regulariser={"mass": 0.1}), arguments, train_dataset=rows, eval_dataset=rows)
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] > 0
+
+
+def test_a_missing_target_is_called_by_its_name():
+    with pytest.raises(ValueError, match="give either decoder_input_ids or decoder_inputs_embeds, and not both"):
+        make()(torch.tensor([[3, 4, 2]]))

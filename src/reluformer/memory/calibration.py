@@ -76,18 +76,27 @@ def start_gammas(model: nn.Module, length: int) -> None:
 
 @contextmanager
 def calibrating(model: nn.Module) -> Iterator[None]:
-    """While it lasts, every memory sets its gamma from what it is shown, before it answers."""
+    """While it lasts, every memory sets its gamma from what it is shown, before it answers.
+
+    Padding is left out: an attention is told by its ``query_mask``, and an FFN follows one over the same positions.
+    """
+    masks: dict[torch.Size, Tensor | None] = {}  # of the last attention, by the shape of the positions
+
+    def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        positions = (args[0] if args else kwargs["x"]).shape[:-1]
+        if isinstance(module, Attention):
+            masks[positions] = kwargs.get("query_mask")
+        else:
+            kwargs = kwargs | {"query_mask": masks.get(positions)}
+        module.calibrate_on(*args, **kwargs)  # type: ignore[operator]
+
     memories = [x for x in model.modules() if isinstance(x, Attention | KeyValueMemory)]
-    handles = [x.register_forward_pre_hook(_before, with_kwargs=True) for x in memories]
+    handles = [x.register_forward_pre_hook(before, with_kwargs=True) for x in memories]
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
-
-
-def _before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    module.calibrate_on(*args, **kwargs)  # type: ignore[operator]
 
 
 @torch.no_grad()

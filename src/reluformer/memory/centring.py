@@ -10,6 +10,7 @@ scores stay homogeneous in the query, which is what the fastest kernels ask for.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -51,7 +52,8 @@ def _means(k: Tensor, queries: torch.Size, causal: bool, key_mask: Tensor | None
         keys = k.repeat_interleave(queries[1] // k.shape[1], dim=1)
         return pairs @ keys / pairs.sum(-1, keepdim=True).clamp_min(1)
     if causal:
-        return ((k * seen).cumsum(2) / seen.cumsum(2).clamp_min(1))[:, :, m - n :]
+        means = (k * seen).cumsum(2) / seen.cumsum(2).clamp_min(1)
+        return means[:, :, m - n :] if n <= m else F.pad(means, (0, 0, n - m, 0))  # before the first key there is none
     return (k * seen).sum(2, keepdim=True) / seen.sum(2, keepdim=True).clamp_min(1)
 
 

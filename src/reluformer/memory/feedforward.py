@@ -46,7 +46,8 @@ class KeyValueMemory(nn.Module):
             scores = scores / settings.temperature
         weights = weigh(scores, settings.activation, float(settings.slots))
         if settings.norm == "mass":
-            return weights / weights.sum(-1, keepdim=True).clamp_min(TINY)
+            mass = weights.sum(-1, keepdim=True, dtype=torch.promote_types(weights.dtype, torch.float32))
+            return (weights / mass.clamp_min(TINY)).to(weights.dtype)  # float16 has no TINY: 0 / 0 in a dead row
         gamma = self.gamma()
         divisor = (settings.slots / 2) ** settings.alpha
         if gamma is not None:
@@ -54,6 +55,7 @@ class KeyValueMemory(nn.Module):
         return weights if divisor == 1 else weights / divisor
 
     @torch.no_grad()
-    def calibrate_on(self, x: Tensor) -> None:
-        """Let gamma take in the mean mass of the rows ``x``."""
-        self.gamma.take_in(self.weights(x).float().sum(-1).reshape(1, 1, -1))
+    def calibrate_on(self, x: Tensor, query_mask: Tensor | None = None) -> None:
+        """Let gamma take in the mean mass of the rows ``x (..., width)``, those of ``query_mask (...)``."""
+        mass = self.weights(x).float().sum(-1).reshape(1, 1, -1)
+        self.gamma.take_in(mass, None if query_mask is None else query_mask.reshape(1, -1))

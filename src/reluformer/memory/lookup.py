@@ -94,7 +94,8 @@ def lookup(
         out = _softmax(q, k, v, scale / settings.temperature, causal, key_mask, attn_mask, fades)
         if settings.norm == "mass" or (settings.alpha == 0 and gamma is None):
             return out, None
-        factor = _row_factor(settings.alpha, gamma, _count(q, k, causal, key_mask, attn_mask))
+        wide = torch.promote_types(q.dtype, torch.float32)
+        factor = _row_factor(settings.alpha, gamma, _count(q, k, causal, key_mask, attn_mask).to(wide))
         return out * factor.to(out.dtype), None
     return _written_out(
         q, k, v, settings, gamma, bias, scale, causal, key_mask, attn_mask, fades, bool(return_stats), stats_batch
@@ -224,6 +225,7 @@ def _few_rows(
         out = out * ((limit + 1) / 2).pow_(-settings.alpha).to(out.dtype)
     elif not plain:
         count = torch.full((1,), m, device=q.device) if visible is None else visible.sum(-1, keepdim=True)
+        count = count.to(torch.promote_types(q.dtype, torch.float32))
         out = out * ((count.clamp_min(1) / 2) ** -settings.alpha).to(out.dtype)
     return out if gamma is None else out.div_(gamma[:, None, None])
 

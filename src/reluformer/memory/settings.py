@@ -72,6 +72,11 @@ class MemorySettings:
             raise ValueError(f"forget must be None beside slots, which are no tokens to fade, got {self.forget!r}")
         if self.centred and self.activation in NORMALISED:
             raise ValueError(f"centred must be False for {self.activation}, which no constant in all scores changes")
+        if self.centred and self.norm == "mass" and not self.bias:
+            raise ValueError(
+                "bias must be a number other than 0 where scores are centred and norm is 'mass': the score of a single "
+                f"key is 0 then, and rounding would decide whether its row is dead, got {self.bias!r}"
+            )
         if self.temperature != 1 and self.activation not in NORMALISED:
             takers = ", ".join(NORMALISED)
             raise ValueError(f"temperature must be 1 unless activation is one of {takers}, got {self.temperature!r}")

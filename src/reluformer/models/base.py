@@ -1,6 +1,7 @@
 """What all models have in common, as Hugging Face models: how weights start, and what they can do."""
 
 import math
+from typing import Any
 
 import torch
 from torch import nn
@@ -29,6 +30,13 @@ class MemoryModel(PreTrainedModel):
         """The regulariser, if it is at work."""
         regulariser = Regulariser(**(self.config.regulariser or {}))
         return regulariser if self.training and regulariser else None
+
+    def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Any = None, *args: Any, **more: Any) -> None:
+        """As the base class does it, where gradients survive it: reentrant checkpoints drop those of the statistics."""
+        reentrant = (gradient_checkpointing_kwargs or {}).get("use_reentrant")
+        if reentrant and Regulariser(**(self.config.regulariser or {})):
+            raise ValueError("use_reentrant must be False beside a regulariser, whose gradient it would drop, got True")
+        super().gradient_checkpointing_enable(gradient_checkpointing_kwargs, *args, **more)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -42,7 +42,7 @@ class ReLUFormerConfig(MemoryConfig):
     """
 
     model_type = "reluformer"
-    keys_to_ignore_at_inference = ("past_key_values", "regularisation")
+    keys_to_ignore_at_inference = ["past_key_values", "regularisation"]  # noqa: RUF012, a list: Trainer adds to it
     attribute_map = {  # noqa: RUF012, as the base class has it
         "hidden_size": "d_model",
         "num_attention_heads": "heads",

@@ -43,7 +43,7 @@ class ReLUFormerImageConfig(MemoryConfig):
     """
 
     model_type = "reluformer-image"
-    keys_to_ignore_at_inference = ("regularisation",)
+    keys_to_ignore_at_inference = ["regularisation"]  # noqa: RUF012, a list: Trainer adds to it
     attribute_map = {  # noqa: RUF012, as the base class has it
         "hidden_size": "d_model",
         "num_attention_heads": "heads",

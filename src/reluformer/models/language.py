@@ -63,13 +63,15 @@ class ReLUFormerLanguageModel(TokenStack, _LanguageModel):
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
         query_mask: Tensor | None = None,
-        **_: Any,
+        **more: Any,
     ) -> _ModelOutput:
         """States of the tokens ``(B, N)``; the mask ``(B, past + N)`` is 0 where there is padding, on either side.
 
         ``query_mask (B, N)`` tells the regulariser which tokens are no padding. Where padding is on the right no token
         sees it anyway, and this is cheaper than to mask it.
         """
+        if more.get("position_ids") is not None:
+            raise ValueError("position_ids must be None: positions count the tokens that attention_mask shows")
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         use_cache = self.config.use_cache if use_cache is None else use_cache

@@ -11,8 +11,12 @@ def needed(mask: Tensor | None) -> Tensor | None:
     """
     if mask is None:
         return None
+    if mask.dim() != 2:
+        raise ValueError(f"attention_mask must have 2 dimensions, batch and tokens, got the shape {tuple(mask.shape)}")
     mask = mask.bool()
-    blind = torch.compiler.is_compiling() or (
-        mask.is_cuda and (torch.is_grad_enabled() or torch.cuda.is_current_stream_capturing())
+    blind = (
+        torch.compiler.is_compiling()
+        or mask.is_meta
+        or (mask.is_cuda and (torch.is_grad_enabled() or torch.cuda.is_current_stream_capturing()))
     )
     return mask if blind or not bool(mask.all()) else None

@@ -1,7 +1,7 @@
 """ReLUFormer: an encoder-decoder Transformer of memories, as a Hugging Face model."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -83,6 +83,8 @@ class Encoder(_Side):
 
 class Decoder(_Side):
     """The target, written, looking at the source."""
+
+    entries: ClassVar[tuple[str, str]] = ("decoder_input_ids", "decoder_inputs_embeds")
 
     def __init__(self, config: ReLUFormerConfig, embed_tokens: nn.Embedding) -> None:
         super().__init__(config, embed_tokens, [DecoderLayer(config, i) for i in range(config.decoder_layers)])
@@ -268,17 +270,19 @@ class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, SteppingMixi
         decoder_input_ids: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        encoder_outputs: Any = None,  # by name: ``generate`` refuses what it does not find here
         **options: Any,
     ) -> ReLUFormerOutput:
         """Logits of the target's tokens and, with labels ``(B, N)``, their mean loss (-100 is left out).
 
         The options are those of :meth:`ReLUFormerModel.forward`. In training the loss includes the regularisation.
         """
+        options["encoder_outputs"] = encoder_outputs
         if labels is not None:
             options["use_cache"] = False
             if decoder_input_ids is None and options.get("decoder_inputs_embeds") is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-            if self._regulariser is not None and options.get("decoder_attention_mask") is None:
+            if options.get("decoder_attention_mask") is None:  # regulariser, calibration and reports leave padding out
                 options.setdefault("decoder_query_mask", labels != IGNORED)
         cache = options.get("past_key_values")
         if isinstance(cache, StepCache) and labels is None and cache.can_step(decoder_input_ids, options):

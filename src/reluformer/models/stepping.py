@@ -199,6 +199,7 @@ class SteppingMixin(GenerationMixin):
     ) -> None:
         """What ``generate`` asks for; where it leaves the choice to the model, what decodes fastest."""
         chosen = model_kwargs.get("past_key_values") is not None or generation_config.cache_implementation is not None
+        chosen = chosen or bool(generation_config.is_assistant)  # whose tokens are taken back where they were wrong
         base: Any = super()
         base._prepare_cache_for_generation(generation_config, model_kwargs, generation_mode, *args)
         plain = generation_mode in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE) or "beam" in generation_mode

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -18,6 +18,7 @@ class TokenStack(MemoryModel):
 
     config: Any
     main_input_name = "input_ids"
+    entries: ClassVar[tuple[str, str]] = ("input_ids", "inputs_embeds")  # what a user calls what enters
 
     def __init__(self, config: Any, embed_tokens: nn.Embedding, layers: Iterable[nn.Module]) -> None:
         super().__init__(config)
@@ -35,7 +36,7 @@ class TokenStack(MemoryModel):
     ) -> tuple[Tensor, Rotation | None]:
         """What enters the first layer, ``(B, N, width)``, and how its positions turn queries and keys, if they do."""
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("give either input_ids or inputs_embeds, and not both")
+            raise ValueError(f"give either {self.entries[0]} or {self.entries[1]}, and not both")
         x: Tensor = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         position = positions_of(mask, past, x.shape[1], x.device)
         x = self.dropout(self.positions(x * math.sqrt(self.config.d_model), position))

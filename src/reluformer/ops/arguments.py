@@ -2,7 +2,7 @@
 
 import math
 from itertools import pairwise
-from numbers import Real
+from numbers import Integral, Real
 
 import torch
 from torch import Tensor
@@ -104,7 +104,7 @@ def check_numbers(alpha: float, power: int, scale: float | None, head_dim: int) 
     """Check alpha and power; return the scale, by default ``1 / sqrt(D)``."""
     if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 <= alpha < math.inf:
         raise ValueError(f"alpha must be a number >= 0, got {alpha!r}")
-    if isinstance(power, bool) or power not in (1, 2):
+    if isinstance(power, bool) or not isinstance(power, Integral) or power not in (1, 2):
         raise ValueError(f"power must be 1 or 2, got {power!r}")
     if scale is None:
         return head_dim**-0.5

@@ -297,7 +297,7 @@ def relu_attention_varlen(
     out = out[0].transpose(0, 1)  # (T, H, D)
     if not level:
         return out
-    return out, AttentionStats(*(x[0].transpose(0, 1) if x.numel() else x for x in stats))
+    return out, AttentionStats(*(x[0].transpose(0, 1) if x.dim() == 3 else x for x in stats))
 
 
 def _kept(stats: AttentionStats, level: int) -> AttentionStats:

@@ -7,6 +7,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 
 from reluformer.data.dataset import PackedDataset
 from reluformer.memory.calibration import calibrate
+from reluformer.models.loss import IGNORED
 from reluformer.training.arguments import uses_bf16
 from reluformer.training.batching import CostBatches
 from reluformer.training.collate import Collator
@@ -32,7 +33,7 @@ class Recalibration(TrainerCallback):
         examples = PackedDataset(recipe.data, "train", recipe.stages[-1].length)
         numbers = next(iter(CostBatches(longer_sides(examples), recipe.batches.cost, seed=recipe.seed)))
         batch = Collator()([examples[i] for i in numbers])
-        del batch["labels"]
+        batch["decoder_query_mask"] = batch.pop("labels") != IGNORED
         bf16 = uses_bf16(recipe.precision, model.device)
         # A compiled layer would not call the hooks that calibrate.
         with torch.compiler.set_stance("force_eager"), torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):

@@ -17,6 +17,7 @@ from transformers.utils import logging
 from reluformer.data.dataset import PackedDataset, load_tokenizer, read_manifest
 from reluformer.memory.calibration import calibrate
 from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
+from reluformer.models.loss import IGNORED
 from reluformer.training.arguments import training_arguments
 from reluformer.training.averaging import average_checkpoints
 from reluformer.training.callbacks import CurveFile, StopOnSignal
@@ -141,7 +142,7 @@ def _calibrate(trainer: TranslationTrainer) -> None:
     model: Any = trainer.model
     data: Any = trainer.train_dataset
     batch = trainer.data_collator([data[i] for i in next(iter(trainer.batches))])
-    del batch["labels"]
+    batch["decoder_query_mask"] = batch.pop("labels") != IGNORED
     with trainer.compute_loss_context_manager():  # in training's own precision: its kernels are needed anyway
         calibrate(model, **{name: x.to(model.device) for name, x in batch.items()}, use_cache=False)
 
