@@ -51,9 +51,9 @@ def test_no_row_alive():
     assert Regulariser(1.0, 1.0)([stats([0.0], [0.0])], torch.ones(1, 1, 1)) == 0
 
 
-def test_is_false_when_off():
-    assert not Regulariser()
-    assert Regulariser(entropy=0.1)
+def test_costs_something_unless_off():
+    assert not Regulariser().costs
+    assert Regulariser(entropy=0.1).costs
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,9 @@ class Regulariser:
         if isinstance(self.share, bool) or not isinstance(self.share, int | float) or not 0 < self.share <= 1:
             raise ValueError(f"share must be a number above 0 and at most 1, got {self.share!r}")
 
-    def __bool__(self) -> bool:
+    @property
+    def costs(self) -> bool:
+        """Whether it does anything. No ``__bool__``: PyTorch 2.11 compiles that to False where numbers are dynamic."""
         return self.mass > 0 or self.entropy > 0
 
     def sequences(self, batch: int) -> int | None:

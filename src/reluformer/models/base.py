@@ -29,12 +29,12 @@ class MemoryModel(PreTrainedModel):
     def _regulariser(self) -> Regulariser | None:
         """The regulariser, if it is at work."""
         regulariser = Regulariser(**(self.config.regulariser or {}))
-        return regulariser if self.training and regulariser else None
+        return regulariser if self.training and regulariser.costs else None
 
     def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Any = None, *args: Any, **more: Any) -> None:
         """As the base class does it, where gradients survive it: reentrant checkpoints drop those of the statistics."""
         reentrant = (gradient_checkpointing_kwargs or {}).get("use_reentrant")
-        if reentrant and Regulariser(**(self.config.regulariser or {})):
+        if reentrant and Regulariser(**(self.config.regulariser or {})).costs:
             raise ValueError("use_reentrant must be False beside a regulariser, whose gradient it would drop, got True")
         super().gradient_checkpointing_enable(gradient_checkpointing_kwargs, *args, **more)
 
