@@ -44,6 +44,38 @@ def test_prepare_again_and_inspect(capsys: pytest.CaptureFixture[str], tmp_path:
     assert "valid" in out
 
 
+def test_inspect_shows_no_example_twice(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    few = tmp_path / "few.jsonl"
+    few.write_text('{"id": "a", "en": ["one two", "three four"], "de": ["eins zwei", "drei vier"]}\n')
+    run(capsys, "prepare", few, "--languages", "en-de", "--out", tmp_path / "out", "--vocab", 300, "--workers", 1)
+    _, out, _ = run(capsys, "inspect", tmp_path / "out", "--length", 0, "--examples", 9)
+    shown = [line.partition(":")[0] for line in out.splitlines() if line.startswith("example")]
+    assert shown == ["example 0", "example 1"]
+
+
+@pytest.mark.parametrize(
+    ("out", "words"),
+    [
+        ("x.jsonl", "--out: x.jsonl is an input"),
+        ("link.jsonl", "--out: link.jsonl is an input"),
+        ("drawn.jsonl.gz", "--out: takes a file that is not compressed"),
+        (".", "--out: takes a file, . is a folder"),
+        ("x.jsonl/drawn.jsonl", "--out: x.jsonl is a file"),
+    ],
+)
+def test_a_sample_replaces_no_input(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, out: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_corpus(Path("x.jsonl"))
+    before = Path("x.jsonl").read_bytes()
+    Path("link.jsonl").symlink_to("x.jsonl")
+    status, _, err = run(capsys, "sample", "x.jsonl", "--languages", "en-de", "--pairs", 1, "--out", out)
+    assert (status, err.count("\n")) == (2, 1)
+    assert words in err
+    assert Path("x.jsonl").read_bytes() == before
+
+
 def test_inspect_shows_what_was_dropped(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "y.jsonl").write_text('{"id": "bad", "en": ["[b]", "", "c"], "de": ["дом дом", "x", "c"]}')
     assert prepare(capsys, tmp_path, tmp_path / "y.jsonl")[0] == 0

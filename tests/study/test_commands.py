@@ -1,6 +1,7 @@
 """``reluformer study``: what it refuses, what it records, and that it goes on where it was killed."""
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -103,9 +104,10 @@ def test_some_arms_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path, out
 
 def test_cell_is_run_again_from_its_file(capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path) -> None:
     file, _ = write_experiment(tmp_path, {"work": {}})
+    out = out / "a place with spaces"
     assert run(capsys, "study", "own", "--add", str(file), "--out", str(out), "--seeds", "2", "--jobs", "1")[0] == 0
     record = records(out)["work 1"]
-    command = record["command"].replace("AGAIN", str(tmp_path / "again")).split()
+    command = shlex.split(record["command"].replace("AGAIN", str(tmp_path / "again")))
     status, said, _ = run(capsys, *command[1:])
     assert status == 0
     again = records(tmp_path / "again")["work 1"]

@@ -294,6 +294,12 @@ def test_evaluate_a_real_model_on_the_embedded_corpus(capsys, folder: Path, mode
         (["x.jsonl", "--hypotheses", "x.jsonl", "--compare", "x.jsonl"], "--compare: takes another system"),
         (["x.jsonl", "--hypotheses", "x.jsonl", "--tokenize", "klingon"], "cannot tokenise with 'klingon'"),
         (["x.jsonl", "--hypotheses", "x.jsonl", "--out", "/proc/none/x"], "cannot use /proc/none"),
+        (["x.jsonl", "--hypotheses", "none.txt"], "--hypotheses: takes a file, there is none at none.txt"),
+        (["x.jsonl", "--model", "m", "--tokenize", "klingon"], "--tokenize: sacreBLEU cannot tokenise with 'klingon'"),
+        (["x.jsonl", "--model", "m", "--out", "."], "--out: takes a file, . is a folder"),
+        (["x.jsonl", "--model", "m", "--keep", "x.jsonl"], "--keep: x.jsonl is an input"),
+        (["x.jsonl", "--hypotheses", "y.txt", "--out", "y.txt"], "--out: y.txt is an input"),
+        (["x.jsonl", "--model", "m", "--out", "s", "--keep", "s"], "--keep: takes another file than --out"),
         (["z.jsonl", "--hypotheses", "x.jsonl"], "has 2 sentences en and 1 de"),
     ],
 )

@@ -56,6 +56,13 @@ def test_refusals(files: list[str], output: str | None, words: str) -> None:
         outputs(files, output)
 
 
+@pytest.mark.parametrize("language", ["a/b", "/x"])
+def test_a_target_that_no_file_can_be_named_after(language: str) -> None:
+    with pytest.raises(DataError, match="target is part of the name of a file"):
+        plan_jobs([Path("a.md")], None, language, False)
+    assert plan_jobs([Path("a.md")], Path("new.md"), language, False)[0].output == Path("new.md")
+
+
 def test_what_may_be_replaced() -> None:
     Path("b.de.txt").touch()
     assert outputs(["b.txt"], "b.de.txt") == ["b.de.txt"]  # named by the user

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from reluformer.data.cleaning import Cleaning
-from reluformer.data.documents import Document, Languages, to_line
+from reluformer.data.documents import Document, Languages, check_output, input_files, to_line
 from reluformer.data.files import DataError
 from reluformer.data.prepare import Plan, Watch
 from reluformer.data.prepare import prepare as prepare_data
@@ -79,8 +79,10 @@ def sample(
     from reluformer.data.sampling import sample_pairs
 
     spoken = _checked("--languages", lambda: Languages.parse(languages))
-    if out.is_dir():
-        raise typer.BadParameter(f"takes a file, {out} is a folder", param_hint="--out")
+    _checked("INPUTS", lambda: [input_files(item) for item in inputs])
+    _checked("--out", lambda: check_output(out, inputs))
+    if out.suffix.lower() in (".gz", ".xz"):
+        raise typer.BadParameter(f"takes a file that is not compressed, got {out}", param_hint="--out")
     with _progress() as watch:
 
         def draw() -> list[Document]:
@@ -119,8 +121,9 @@ def inspect(
     for line in dropped_lines(manifest):
         screen.print(line, highlight=False, markup=False)
     tokenizer = load_tokenizer(folder)
-    for i in range(min(examples, len(packed))):
-        for line in example_lines(packed, i * len(packed) // examples, tokenizer):
+    shown = min(examples, len(packed))
+    for i in range(shown):
+        for line in example_lines(packed, i * len(packed) // shown, tokenizer):
             screen.print(line, highlight=False, markup=False)
 
 

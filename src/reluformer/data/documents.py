@@ -12,6 +12,7 @@ files plain or with ``.gz`` or ``.xz`` behind their names.
 """
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +92,26 @@ def input_files(item: str) -> list[Path]:
     if len(paths) == 1 and plain_suffix(paths[0]) not in (".jsonl", ".tmx"):
         raise DataError(f"cannot tell what {item} holds: {TAKES}")
     return paths
+
+
+def check_output(path: Path, inputs: Iterable[str], others: Iterable[Path] = ()) -> None:
+    """Refuse a file to write that is an input, or that cannot be one: before the work, which may take hours.
+
+    Args:
+        path: The file.
+        inputs: What is read, as :func:`read_documents` takes it.
+        others: More files that must stay.
+    """
+    if path.is_dir():
+        raise DataError(f"takes a file, {path} is a folder")
+    place = path.resolve()
+    if place in {file.resolve() for file in [*others, *(file for item in inputs for file in input_files(item))]}:
+        raise DataError(f"{path} is an input: takes another file")
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
+    if not folder.is_dir():
+        raise DataError(f"{os.path.relpath(folder)} is a file, takes a folder for {path.name}")
+    if not os.access(folder, os.W_OK):
+        raise DataError(f"cannot write {path}: no permission to write in {folder}")
 
 
 def read_jsonl(path: Path, languages: Languages) -> Iterator[Document]:

@@ -3,6 +3,7 @@
 import datetime
 import json
 import re
+import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -132,7 +133,7 @@ def write_cell(cell: Cell, status: str, error: str | None, result: dict[str, Any
             "corpus_settings": cell.corpus.to_dict(),
             "scale_settings": cell.scale.to_dict(),
             "file": cell.file,
-            "command": f"reluformer study --cell {cell.path} --out AGAIN",
+            "command": shlex.join(["reluformer", "study", "--cell", str(cell.path), "--out", "AGAIN"]),
         },
     )
 

@@ -7,6 +7,7 @@ changes a recipe: ``optimiser.lr=3e-4``, ``stages.0.steps=100``, ``model.preset=
 import contextlib
 import dataclasses
 import difflib
+import math
 import types
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -151,6 +152,7 @@ LEAST = {  # of numbers, where it is not 0
     "steps": 1, "cost": 1, "quadratic": 1, "accumulate": 1, "every": 1, "keep": 1, "average": 1,
     "documents": 1, "log_every": 1,
 }  # fmt: skip
+BELOW = {"optimiser.betas.0": 1, "optimiser.betas.1": 1, "optimiser.label_smoothing": 1, "seed": 2**32}
 
 
 def read_recipe(path: Path, changes: Sequence[str] = ()) -> Recipe:
@@ -191,7 +193,11 @@ def _change(values: dict[str, Any], change: str) -> None:
             place = place.setdefault(part, {})
         else:
             raise ValueError(f"{key} cannot be set: {part!r} is inside a plain value")
-    value = yaml.safe_load(text)
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        problem = getattr(error, "problem", None) or " ".join(str(error).split())
+        raise ValueError(f"{key}: {text!r} is not YAML: {problem}") from None
     if isinstance(place, list):
         place[_index(place, last, key)] = value
     elif isinstance(place, dict):
@@ -245,9 +251,13 @@ def _value(kind: Any, value: Any, where: str) -> Any:
         raise ValueError(f"{where} must be {names.get(plain, plain.__name__)}, got {value!r}")
     if where in CHOICES and value not in CHOICES[where]:
         raise ValueError(f"{where} must be one of {', '.join(CHOICES[where])}, got {value!r}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where} must be finite, got {value!r}")
     least = LEAST.get(where.rpartition(".")[2], 0)
     if isinstance(value, int | float) and value < least:
         raise ValueError(f"{where} must be at least {least}, got {value!r}")
+    if where in BELOW and value >= BELOW[where]:
+        raise ValueError(f"{where} must be below {BELOW[where]}, got {value!r}")
     return value
 
 

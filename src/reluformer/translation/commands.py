@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from reluformer.data.documents import Document, Languages
+from reluformer.data.documents import Document, Languages, check_output
 from reluformer.data.files import DataError, write_json
 from reluformer.pretrained import LANGUAGES, check_languages, model_or_default, name_of
 from reluformer.translation.outputs import STANDARD, Job, plan_jobs
@@ -181,6 +181,16 @@ def evaluate(
     with _refusals("DATA"):
         languages = Languages.parse(f"{source}-{target}")
         documents = evaluation.read_references(data, languages, limit)
+    for option, path in (("--out", out), ("--keep", keep)):
+        with _refusals(option):
+            if path:
+                check_output(path, data, [other for other in (hypotheses, compare) if other])
+    if out and keep and out.resolve() == keep.resolve():
+        raise typer.BadParameter("takes another file than --out", param_hint="--keep")
+    if hypotheses and not hypotheses.is_file():
+        raise typer.BadParameter(f"takes a file, there is none at {hypotheses}", param_hint="--hypotheses")
+    with _refusals("--tokenize"):
+        scores.check_tokenizer(tokenize)
     systems = {
         name_of(path): _System(path, documents, target, device, length, options) for path in (first, compare) if path
     }

@@ -94,6 +94,8 @@ def plan_jobs(files: Sequence[Path], output: Path | None, language: str, force: 
 def _output_of(path: Path, output: Path | None, count: int, language: str) -> Path:
     plain = path.with_suffix("") if path.suffix.lower() in (".gz", ".xz") else path  # translations are not compressed
     if output is None:
+        if path != STANDARD and Path(language).name != language:
+            raise DataError(f"target is part of the name of a file, got {language!r}: name the file with --output")
         return STANDARD if path == STANDARD else plain.with_name(f"{plain.stem}.{language}{plain_suffix(path)}")
     if output == STANDARD:
         return STANDARD

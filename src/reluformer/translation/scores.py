@@ -177,6 +177,11 @@ def _numbers(hypotheses: Documents, references: Documents, tokenize: str | None)
     return found
 
 
+def check_tokenizer(tokenize: str | None) -> None:
+    """Refuse words of BLEU that sacreBLEU does not know, before there is anything to score."""
+    _metrics(tokenize)
+
+
 def _metrics(tokenize: str | None) -> list[tuple[str, str, Any]]:
     """Names, levels and metrics, in the order of the fields."""
     from sacrebleu.metrics.bleu import BLEU

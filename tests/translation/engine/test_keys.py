@@ -28,7 +28,7 @@ class Copies:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("sources", "beam", "steps"), [(1, 1, 70), (3, 2, 45), (4, 5, 130)])
+@pytest.mark.parametrize(("sources", "beam", "steps"), [(1, 1, 70), (3, 2, 45), (4, 5, 130), (1, 150, 4)])
 @pytest.mark.parametrize("converging", [True, False])
 def test_beams_own_their_past(sources: int, beam: int, steps: int, converging: bool, dtype: torch.dtype) -> None:
     torch.manual_seed(steps)

@@ -1,7 +1,7 @@
 """What the report says, in order: what was run, the word on every claim, then every experiment."""
 
 import datetime
-import re
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -144,5 +144,9 @@ def _recipe(arm: str, cells: Sequence[Cell]) -> Recipe:
 
 def _place(cell: Cell) -> str:
     """The file of a cell, as its command names it."""
-    found = re.search(r"--cell[ =](\S+)", short(cell.get("command")))
-    return found[1] if found else f"seed {short(cell.get('seed'))}"
+    words = short(cell.get("command")).replace("--cell=", "--cell ")
+    try:
+        parts = shlex.split(words)
+    except ValueError:  # a quotation mark in a path of older cells, which did not quote
+        parts = words.split()
+    return parts[parts.index("--cell") + 1] if "--cell" in parts[:-1] else f"seed {short(cell.get('seed'))}"

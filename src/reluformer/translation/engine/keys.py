@@ -46,9 +46,10 @@ class TreeKeys:
         if self.beam > 1 and self.steps and self.steps % PRUNED == 0:
             self._prune()
         begin, self.used, self.steps = self.used, self.used + self.beam, self.steps + 1
-        if self.used > self.owned.shape[-1]:
-            self.tensor = functional.pad(self.tensor, (0, 0, 0, ROOM))
-            self.owned = functional.pad(self.owned, (0, ROOM))
+        if self.used > (room := self.owned.shape[-1]):
+            more = -(-(self.used - room) // ROOM) * ROOM  # one step of many beams may take several times as much
+            self.tensor = functional.pad(self.tensor, (0, 0, 0, more))
+            self.owned = functional.pad(self.owned, (0, more))
         self.owned[:, :, begin : self.used] = torch.eye(self.beam)
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
