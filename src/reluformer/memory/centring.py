@@ -2,7 +2,7 @@
 
 What all keys have in common adds the same to every score of a row. Softmax does not see that; under ReLU it decides how
 many keys are alive and what mass the row has, and every query must learn to stay clear of it. Centred scores sum to 0,
-so that no row is dead either, unless a bias kills it.
+so that no row is dead either as long as its bias is positive.
 
 That takes a number per row, for which the operator has no place; but it has a channel. The first of every key is 1, so
 the first of a query is added to all its scores: the bias less the mean. Its gradient comes with that of the query, and
