@@ -131,7 +131,7 @@ def _plot_models(path: Path, rows: Sequence[Any], caption: str, title: str) -> N
     axes.tick_params(length=0)
     axes.set_xlabel("length" + ("; striped: layers compiled" if names[-1].endswith(COMPILED) else ""))
     axes.set_ylabel("thousand tokens/s")
-    _finish(figure, path, f"{title}, {rows[0].load.size}, {rows[0].load.dtype}", caption, axes, 4)
+    _finish(figure, path, f"{title}, {rows[0].load.size}, {rows[0].load.dtype}", caption, axes, 3)
 
 
 def plot_training(path: Path, rows: Sequence[Any], caption: str) -> None:
