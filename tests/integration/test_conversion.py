@@ -19,6 +19,7 @@ from reluformer.integration import AttentionMemory, attention_sites, convert
 from reluformer.integration.attention import NAME
 from reluformer.integration.families import TWINS, attention_modules
 from reluformer.memory import MemorySettings
+from reluformer.memory.activations import FUSED
 from reluformer.memory.calibration import expected_mass
 from tests.integration.stock import FAMILIES, SEQ2SEQ, batch_for, logits, stock, tokens
 
@@ -50,7 +51,7 @@ def written_out(padding: Tensor | None, source_length: int):
         n = visible.sum(-1, keepdim=True).clamp_min(1)
         memory = module.relu_memory
         divisor = memory.gamma.log_gamma.exp()[:, None, None] * (n / 2) ** memory.settings.alpha
-        power = 2 if memory.settings.activation == "relu_squared" else 1
+        power = FUSED[memory.settings.activation]
         bias = 0.0 if memory.bias is None else memory.bias[:, None, None]
         weights = torch.relu(scores + bias) ** power * visible / divisor
         return (weights @ v).transpose(1, 2), None
@@ -235,7 +236,7 @@ def test_a_second_conversion_is_refused():
         ({"length": True}, "length must be an int >= 1, got True"),
         ({"batch": [1]}, "batch must be a mapping of the model's arguments, got list"),
         ({"settings": {"alpa": 1}}, "settings.alpa is no memory setting"),
-        ({"settings": {"activation": "softmax"}}, "settings.activation must be one of relu, relu_squared"),
+        ({"settings": {"activation": "softmax"}}, "settings.activation must be one of relu, relu_squared, relu_fourth"),
         ({"settings": {"slots": 4}}, "settings.slots must be 0 in a converted model, got 4"),
         ({"settings": {"norm": "layer"}}, "settings.norm must be 'none' in a converted model, got 'layer'"),
         ({"sites": ["bert"]}, "sites must name attention modules, got 'bert'; there are bert.encoder.layer.0"),

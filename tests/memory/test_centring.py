@@ -116,15 +116,32 @@ def test_causal_attention_sees_no_later_token(slots):
     assert not torch.allclose(attention(changed)[0][:, 5:], attention(x)[0][:, 5:])
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "relu_squared", "relu_fourth"])
+def test_the_mass_comes_with_the_sums(activation, causal):
+    """Values with a constant give it; statistics would too."""
+    q, k, v, _, bias = case()
+    v, settings = with_constant(v), MemorySettings(activation, centred=True, norm="mass", bias=2.0)
+    out, _ = lookup(q, k, v, settings, bias=bias, causal=causal, counted=True)
+    measured, stats = lookup(q, k, v, settings, bias=bias, causal=causal, return_stats=True)
+    torch.testing.assert_close(out, measured)
+    weights = weights_of(q, k, settings, bias=bias, causal=causal)
+    torch.testing.assert_close(out, weights @ v.repeat_interleave(2, dim=1))
+    again = lookup(q, k, v, settings, bias=bias, causal=causal, counted=True, return_stats=True, stats_batch=1)[1]
+    for x, y in zip(again, stats, strict=True):
+        torch.testing.assert_close(x, y[:1])
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+@pytest.mark.parametrize("settings", [{"alpha": 1.0}, {"activation": "relu_fourth", "norm": "mass"}], ids=str)
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("causal", [False, True])
-def test_in_half_precision_by_the_kernels(causal, head_dim):
+def test_in_half_precision_by_the_kernels(causal, head_dim, settings):
     torch.manual_seed(0)
     q, k, v = (torch.randn(2, 4, 300, head_dim, device="cuda", dtype=torch.bfloat16) for _ in range(3))
-    k, bias = with_constant(k + 1), torch.ones(4, device="cuda")
-    settings = MemorySettings("relu", alpha=1.0, centred=True)
-    out, _ = lookup(q, k, v, settings, bias=bias, causal=causal)
+    k, v, bias = with_constant(k + 1), with_constant(v), torch.ones(4, device="cuda")
+    settings = MemorySettings(centred=True, bias=1.0, **settings)
+    out, _ = lookup(q, k, v, settings, bias=bias, causal=causal, counted=True)
     expected = weights_of(q.double(), k.double(), settings, bias=bias.double(), causal=causal) @ v.double()
     error = (out.double() - expected).norm() / expected.norm()
     assert error < 0.01

@@ -55,6 +55,10 @@ VARIANTS = [
     {site: {"norm": "mass", "bias": 1.0} for site in ("encoder_self", "decoder_self", "cross", "ffn")},
     {"activation": "relu_squared", "positions": "rotary", "key_heads": 2}
     | {site: {"centred": True, "bias": 2.0, "alpha": 1.0} for site in ("encoder_self", "decoder_self", "cross")},
+    {"activation": "relu_fourth", "key_heads": 2}
+    | {site: {"centred": True, "bias": 4.0, "norm": "mass"} for site in ("encoder_self", "decoder_self", "cross")},
+    {"activation": "relu_fourth"}
+    | {site: {"centred": True, "bias": 4.0, "norm": "mass", "slots": 3} for site in ("encoder_self", "decoder_self")},
     {"norm_order": "post"} | {site: {"centred": True, "slots": 3} for site in ("encoder_self", "decoder_self")},
 ]
 

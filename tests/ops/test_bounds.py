@@ -38,6 +38,10 @@ FAMILY: dict[str, tuple[Bounds, Weigh]] = {
         lambda s, v: relu_bounds(s, v, power=2, bias=0.25, factor=0.5),
         lambda s: relu(s + s.dtype.type(0.25)) ** 2 / 2,
     ),
+    "relu to the fourth": (
+        lambda s, v: relu_bounds(s, v, power=4, bias=0.25),
+        lambda s: relu(s + s.dtype.type(0.25)) ** 4,
+    ),
     "relu over mass": (relu_mass_bounds, lambda s: over_mass(relu(s))),
     "relu squared over mass": (
         lambda s, v: relu_mass_bounds(s, v, power=2, bias=0.25),
@@ -225,5 +229,5 @@ def test_both_ways_to_choose_agree() -> None:
 
 def test_power_is_checked() -> None:
     scores, values = problem(1, 2)
-    with pytest.raises(ValueError, match="power must be 1 or 2, got 3"):
+    with pytest.raises(ValueError, match="power must be one of 1, 2, 4, got 3"):
         relu_bounds(scores, values, power=3)

@@ -60,11 +60,12 @@ def _lead(found: Demonstration) -> str:
 
 def _formula(settings: MemorySettings) -> str:
     """The weights of attention, as this model has them."""
-    bias, power = ("" if settings.bias is None else " + b"), ("<sup>2</sup>" if FUSED[settings.activation] == 2 else "")
+    bias, power = "" if settings.bias is None else " + b", FUSED[settings.activation]
+    raised = "" if power == 1 else f"<sup>{power}</sup>"
 
     def weight(key: str) -> str:
         centred = f"(k<sub>{key}</sub> - mean k)" if settings.centred else f"k<sub>{key}</sub>"
-        return f"relu(q<sub>i</sub> · {centred} / √d{bias}){power}"
+        return f"relu(q<sub>i</sub> · {centred} / √d{bias}){raised}"
 
     if settings.norm == "mass":
         over = f"Σ<sub>m</sub> {weight('m')}"

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from reluformer.memory.activations import FUSED
 from reluformer.memory.centring import with_constant
 from reluformer.memory.forgetting import ForgetGate, pack, unpack
 from reluformer.memory.lookup import lookup, up_to
@@ -61,6 +62,7 @@ class Attention(nn.Module):
                 raise ValueError(f"{name} needs causal attention, got {getattr(settings, name)!r} where it is not")
         self.heads, self.key_heads, self.head_dim = heads, key_heads, width // heads
         self.settings, self.causal = settings, causal
+        self.counted = settings.centred and settings.norm == "mass" and settings.activation in FUSED
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, key_heads * self.head_dim)
         self.value = nn.Linear(width, key_heads * self.head_dim)
@@ -154,6 +156,8 @@ class Attention(nn.Module):
                 q, k = rotate(q, k)
             if self.settings.centred:
                 k = with_constant(k)
+            if self.counted:
+                v = with_constant(v)
             return (k, v) if log_forget is None or store is None else (pack(k, log_forget), v)
 
         k, v = make() if store is None else store(make)
@@ -168,12 +172,14 @@ class Attention(nn.Module):
         if self.slots is not None:
             k, v, key_mask, attn_mask = self.slots(k, v, key_mask, attn_mask)
             k = with_constant(k) if self.settings.centred else k
+            v = with_constant(v) if self.counted else v
         if attn_mask is not None:
             attn_mask = attn_mask.expand(*attn_mask.shape[:2], q.shape[2], k.shape[2])
         return {
             "q": q, "k": k, "v": v, "settings": self.settings, "gamma": self.gamma(), "bias": self.bias,
             "causal": self.causal and attn_mask is None and limit is None,
             "key_mask": key_mask, "attn_mask": attn_mask, "limit": limit, "log_forget": log_forget,
+            "counted": self.counted,
         }  # fmt: skip
 
     def _look_up(self, call: dict[str, Any], **measured: Any) -> tuple[Tensor, AttentionStats | None]:

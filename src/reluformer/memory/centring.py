@@ -6,7 +6,8 @@ so that no row is dead either as long as its bias is positive.
 
 That takes a number per row, for which the operator has no place; but it has a channel. The first of every key is 1, so
 the first of a query is added to all its scores: the bias less the mean. Its gradient comes with that of the query, and
-scores stay homogeneous in the query, which is what the fastest kernels ask for.
+scores stay homogeneous in the query, which is what the fastest kernels ask for. Where a centred row is divided by its
+mass, the first channel of every value is 1 as well: the mass is what these add up to, and comes with the sums.
 """
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 
 def with_constant(k: Tensor) -> Tensor:
-    """Keys ``(..., D)`` with 1 in their first channel."""
+    """Keys or values ``(..., D)`` with 1 in their first channel."""
     return torch.cat([torch.ones_like(k[..., :1]), k[..., 1:]], dim=-1)
 
 

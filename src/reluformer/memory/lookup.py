@@ -45,6 +45,7 @@ def lookup(
     log_forget: Tensor | None = None,
     return_stats: ReturnStats = False,
     stats_batch: int | None = None,
+    counted: bool = False,
     backend: Backend = "auto",
 ) -> tuple[Tensor, AttentionStats | None]:
     """Look up ``q (B, Hq, N, D)`` in ``k, v (B, Hk, M, D)``.
@@ -52,8 +53,9 @@ def lookup(
     Masks are boolean, True = may be seen: ``key_mask (B, M)``, ``attn_mask`` broadcasts to ``(B, Hq, N, M)``; causal is
     bottom-right aligned. ``limit (N,)``, the last key that each query may see, takes the place of a mask where all keys
     behind the last are zeros. ``gamma`` and ``bias`` are ``(Hq,)``. ``log_forget (B, Hq, M)`` is the logarithm of the
-    forget gate of every key's token. Returns the sums and, if asked, their statistics, those of the first
-    ``stats_batch`` sequences or of all.
+    forget gate of every key's token. ``counted`` says that the first channel of every value is 1, and hence that of a
+    sum the mass of its row: division by the mass needs no statistics then. Returns the sums and, if asked, their
+    statistics, those of the first ``stats_batch`` sequences or of all.
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     n = q.shape[2]
@@ -76,19 +78,26 @@ def lookup(
         if settings.centred:
             q = centre(q, k, bias, scale, causal=causal, key_mask=key_mask, attn_mask=attn_mask)
             bias = None
-        by_mass = settings.norm == "mass"
+        power, alpha, by_mass = FUSED[settings.activation], settings.alpha, settings.norm == "mass"
+        if by_mass:  # in which all factors cancel: take those that keep sums small
+            scale, bias, alpha = scale / power, None if bias is None else bias / power, 1.0
         result = relu_attention(
-            q, k, v, gamma=gamma, alpha=settings.alpha, power=FUSED[settings.activation], bias=bias, scale=scale,
-            causal=causal, key_padding_mask=key_mask, attn_mask=attn_mask, log_forget=log_forget, backend=backend,
-            return_stats=return_stats or ("mass_entropy" if by_mass else False),
-            stats_batch=None if by_mass else stats_batch,
+            q, k, v, gamma=gamma, alpha=alpha, power=power, bias=bias, scale=scale, causal=causal,
+            key_padding_mask=key_mask, attn_mask=attn_mask, log_forget=log_forget, backend=backend,
+            return_stats=return_stats or ("mass_entropy" if by_mass and not counted else False),
+            stats_batch=None if by_mass and not counted else stats_batch,
         )  # fmt: skip
         out, stats = result if isinstance(result, tuple) else (result, None)
         if by_mass:
-            assert stats is not None
-            out = _over_mass(out, stats.mass)
-            mass, entropy, active = (x[:stats_batch] for x in stats)  # the output needed the mass of all
-            stats = AttentionStats((mass > TINY).to(mass), entropy, active)
+            if counted:
+                mass_of_all = out[..., 0].to(torch.promote_types(out.dtype, torch.float32))
+            else:
+                assert stats is not None
+                mass_of_all = stats.mass
+            out = _over_mass(out, mass_of_all)
+            if stats is not None:
+                mass, entropy, active = (x[:stats_batch] for x in stats)
+                stats = AttentionStats((mass > TINY).to(mass), entropy, active)
         return out, stats if return_stats else None
     if settings.activation == "softmax" and not return_stats:
         out = _softmax(q, k, v, scale / settings.temperature, causal, key_mask, attn_mask, fades)
@@ -213,8 +222,8 @@ def _few_rows(
     weights.relu_()
     if visible is not None:
         weights.view(b, heads, n, m).masked_fill_(~visible, 0.0)
-    if power == 2:
-        weights = weights.square()
+    if power > 1:
+        weights = weights**power
     if fades is not None:
         weights.view(b, heads, n, m).mul_(fades.exp())
     out = torch.bmm(weights, v.reshape(b * key_heads, m, d)).view(b, heads, n, d)

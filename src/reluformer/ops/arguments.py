@@ -12,6 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from reluformer.ops.visibility import UNBOUNDED, Band
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+POWERS = (1, 2, 4)  # what squares make: no kernel needs a logarithm
 
 # Boundaries already read, with the tensor version they were read at. Reading waits for the GPU, so all layers of a
 # model that share one tensor of boundaries should pay for it once.
@@ -104,8 +105,8 @@ def check_numbers(alpha: float, power: int, scale: float | None, head_dim: int) 
     """Check alpha and power; return the scale, by default ``1 / sqrt(D)``."""
     if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 <= alpha < math.inf:
         raise ValueError(f"alpha must be a number >= 0, got {alpha!r}")
-    if isinstance(power, bool) or not isinstance(power, Integral) or power not in (1, 2):
-        raise ValueError(f"power must be 1 or 2, got {power!r}")
+    if isinstance(power, bool) or not isinstance(power, Integral) or power not in POWERS:
+        raise ValueError(f"power must be one of {', '.join(map(str, POWERS))}, got {power!r}")
     if scale is None:
         return head_dim**-0.5
     if isinstance(scale, bool) or not isinstance(scale, Real) or not 0 < scale < math.inf:

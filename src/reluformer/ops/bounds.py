@@ -19,6 +19,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from reluformer.ops.arguments import POWERS
 from reluformer.ops.intervals import EPS, TINY, WIDE, Interval, widened
 from reluformer.ops.statistics import TINY as DEAD
 from reluformer.ops.vertices import best_vertex_of_exponentials, best_vertex_of_sums
@@ -37,7 +38,7 @@ def relu_bounds(
     Args:
         scores: ``(..., N, M)``.
         values: ``(..., M, D)``.
-        power: 1 or 2.
+        power: As in :func:`~reluformer.relu_attention`.
         bias: Added to the scores, broadcasts against them.
         factor: Positive, of a row: broadcasts against ``(..., N, D)``; in a memory ``1 / (gamma * (n / 2) ** alpha)``.
 
@@ -50,7 +51,7 @@ def relu_bounds(
     gains, losses = high @ values.upper.clamp_min(0), low @ values.upper.clamp_max(0)
     least_gains, least_losses = low @ values.lower.clamp_min(0), high @ values.lower.clamp_max(0)
     size = torch.maximum(gains - losses, least_gains - least_losses) * factor
-    terms = scores.shape[-1] + 24  # each product has up to 12 roundings of its own, those of the factor included
+    terms = scores.shape[-1] + 40  # each product has up to 20 roundings of its own, those of the factor included
     error = terms * (EPS * size + TINY)
     return widened((least_gains + least_losses) * factor, (gains + losses) * factor, error).to(scores.lower.dtype)
 
@@ -108,11 +109,13 @@ def relu_mass_bounds(
 
 def _rectified(scores: Interval, power: int, bias: Tensor | float) -> tuple[Tensor, Tensor]:
     """Both ends of ``relu(s + bias) ** power``: each right to a few roundings, and zero where it is zero."""
-    if power not in (1, 2):
-        raise ValueError(f"power must be 1 or 2, got {power!r}")
+    if power not in POWERS:
+        raise ValueError(f"power must be one of {', '.join(map(str, POWERS))}, got {power!r}")
     bias = bias.to(WIDE) if isinstance(bias, Tensor) else bias
     low, high = ((end + bias).relu() for end in (scores.wide().lower, scores.wide().upper))
-    return (low, high) if power == 1 else (low.square(), high.square())
+    for _ in range(power.bit_length() - 1):
+        low, high = low.square(), high.square()
+    return low, high
 
 
 def _range_of_means(values: Interval, largest: Callable[[Tensor], Tensor], alive: Tensor) -> Interval:

@@ -33,6 +33,7 @@ def forward(p: Problem, target: Tensor) -> AttentionStats:
     """Write the output into ``target (B, Hq, N, D)``; return, where asked for, the statistics of every row."""
     shapes = [p.q.shape[:3] if p.stats >= least else (0,) for least in (1, 1, 2)]
     found = AttentionStats(*(p.q.new_empty(shape, dtype=_wide(p)) for shape in shapes))
+    doublings = p.power.bit_length() - 1
     work = _Workspace(p)
     for part in _parts(p):
         heads = _Heads(p, part, work)
@@ -42,7 +43,7 @@ def forward(p: Problem, target: Tensor) -> AttentionStats:
             stats = q.new_zeros(3, *q.shape[:2], 1)
             for keys in heads.visible_keys(rows):
                 r = heads.scores(q, rows, keys).relu_()  # (L, G * R, K)
-                if p.power == 2:
+                for _ in range(doublings):
                     r.square_()
                 if p.faded is not None:
                     r *= heads.fading(rows, keys)
@@ -112,7 +113,7 @@ def backward(
             for keys in heads.visible_keys(rows):
                 block, width = keys.start // part.keys_at_once, keys.stop - keys.start
                 s = heads.scores(q, rows, keys).relu_()  # (L, G * R, K)
-                r = s.square() if p.power == 2 else s
+                r = s if p.power == 1 else s**p.power
                 if p.faded is not None:
                     fading = heads.fading(rows, keys)
                     r = r * fading
@@ -130,8 +131,8 @@ def backward(
                     _pick(faded_k, part)[:, :, part.keys][:, :, keys] += pulled.sum(2, dtype=torch.float64)
                 if p.faded is not None:
                     dr *= fading
-                if p.power == 2:
-                    ds = dr.mul_(s).mul_(2)
+                if p.power > 1:
+                    ds = dr.mul_(s ** (p.power - 1)).mul_(p.power)
                 else:
                     ds = torch.ops.aten.threshold_backward.grad_input(dr, s, 0, grad_input=dr)  # 0 where s is
                 dq_rows.baddbmm_(ds, heads.k[:, keys])

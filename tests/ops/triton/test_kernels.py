@@ -35,6 +35,7 @@ def test_a_long_row(causal, device):
         pytest.param({"hq": 4, "hk": 1}, id="one key head"),
         pytest.param({"bias": True, "causal": True}, id="bias"),
         pytest.param({"bias": True, "power": 2}, id="power 2"),
+        pytest.param({"bias": True, "power": 4, "scale": 0.3}, id="power 4"),
         pytest.param({"alpha": 0.0}, id="alpha 0"),
         pytest.param({"alpha": 1.0, "scale": 0.3}, id="alpha 1, own scale"),
         pytest.param({"gamma": False, "stats": False}, id="bare"),

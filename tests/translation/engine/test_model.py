@@ -15,6 +15,8 @@ KINDS = [
     {"activation": activation, "alpha": 1.0, "bias": bias, "centred": centred}
     for activation, bias, centred in itertools.product(("relu", "relu_squared"), (None, 2.0), (False, True))
 ]
+OVER_MASS = {"activation": "relu_fourth", "bias": 4.0, "centred": True, "norm": "mass"}
+KINDS += [OVER_MASS, OVER_MASS | {"query_key_norm": True}]
 KINDS += [KINDS[1] | {"query_key_norm": True}, KINDS[3] | {"query_key_norm": True}, SOFTMAX | {"query_key_norm": True}]
 SOURCES = [[5, 9, 2], [7, 8, 9, 10, 11, 2], [4, 2]]
 MODELS = [

@@ -24,6 +24,7 @@ from reluformer.ops.triton.common import (
     log2,
     over_gamma,
     product,
+    raised,
     rectify,
     round_to,
     row_factor,
@@ -62,7 +63,7 @@ def prepare_kernel(
     if COUNT:
         count += batch * count_stride_b + head * count_stride_h
     inverse_gamma = over_gamma(1.0 / divisor, gamma, head, GAMMA)
-    unit = scale * scale if POWER == 2 else scale
+    unit = raised(scale, POWER)
     factor = row_factor(i, count, m - n, n, m, left, right, alpha, inverse_gamma, COUNT, LEFT, RIGHT)
 
     columns = tl.arange(0, BLOCK_D)
@@ -113,8 +114,10 @@ def score_gradient(x, dp, factor, slope, bend, POWER: tl.constexpr, STATS: tl.co
         dp = dp * factor
     if STATS:
         dp = dp + (slope - bend * log2(tl.maximum(x, TINY)))
-    if POWER == 2:
-        dp = dp * (2.0 * x)
+    if POWER > 1:
+        dp = dp * (POWER * x)
+    if POWER == 4:
+        dp = dp * (x * x)
     return tl.where(x > 0, dp, 0.0)
 
 

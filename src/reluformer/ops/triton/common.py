@@ -139,6 +139,16 @@ def log2(x):
 
 
 @triton.jit
+def raised(u, POWER: tl.constexpr):
+    """``u ** POWER`` for the powers that squares make: 1, 2, 4."""
+    if POWER >= 2:
+        u = u * u
+    if POWER == 4:
+        u = u * u
+    return u
+
+
+@triton.jit
 def rectify(x, factor, dtype: tl.constexpr, POWER: tl.constexpr, FACTOR: tl.constexpr):
     """``relu(x) ** POWER``, times a factor if asked, as an operand of the next product."""
     if POWER == 1 and dtype == tl.bfloat16 and not INTERPRETED:
@@ -148,9 +158,7 @@ def rectify(x, factor, dtype: tl.constexpr, POWER: tl.constexpr, FACTOR: tl.cons
         return tl.inline_asm_elementwise(
             "cvt.rn.relu.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=2
         )
-    u = tl.maximum(x, 0.0)
-    if POWER == 2:
-        u = u * u
+    u = raised(tl.maximum(x, 0.0), POWER)
     if FACTOR:
         u = u * factor
     return round_to(u, dtype)
@@ -170,7 +178,7 @@ def add_stats(total, r_log_r, active, x, faded, rest, ROWS: tl.constexpr, COLS: 
     With ``FORGET``, ``u = relu(x) ** POWER * rest`` and the logarithm is that of ``u ** (1 / POWER)``.
     """
     safe = tl.maximum(x, TINY)  # finite logarithms
-    u = safe * safe if POWER == 2 else safe
+    u = raised(safe, POWER)
     log2_root = log2(safe)
     seen = x > 0
     if FORGET:
@@ -189,7 +197,7 @@ def finish_stats(total, r_log_r, keys, factor, scale, where, live, mass, entropy
 
     The entropy does not depend on the scale of a row, so it may be had from ``u`` as well as from the weights.
     """
-    unit = scale * scale if POWER == 2 else scale
+    unit = raised(scale, POWER)
     total = tl.where(keys > 0, total, 0.0)  # dead scores left a trace of TINY
     alive = total * unit > TINY
     safe = tl.where(alive, total, 1.0)

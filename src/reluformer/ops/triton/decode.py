@@ -13,6 +13,7 @@ from reluformer.ops.triton.common import (
     finish_stats,
     hide,
     product,
+    raised,
     rectify,
     round_to,
     row_factor,
@@ -63,7 +64,7 @@ def decode_kernel(
         if GAMMA:
             inverse_gamma /= tl.load(gamma + head, mask=live, other=1.0).to(tl.float32)
         factor = row_factor(i, count, m - n, n, m, left, right, alpha, inverse_gamma, MASKED, LEFT, RIGHT)
-        factor *= scale * scale if POWER == 2 else scale
+        factor *= raised(scale, POWER)
 
     acc = tl.zeros((ROWS, BLOCK_D), tl.float32)
     total = tl.zeros((ROWS, 8), tl.float32)
@@ -129,7 +130,7 @@ def combine_kernel(
     if GAMMA:
         inverse_gamma /= tl.load(gamma + head, mask=live, other=1.0).to(tl.float32)
     factor = row_factor(i, count, m - n, n, m, left, right, alpha, inverse_gamma, COUNT, LEFT, RIGHT)
-    factor *= scale * scale if POWER == 2 else scale
+    factor *= raised(scale, POWER)
 
     acc = tl.zeros((ROWS_PER_PROGRAM, BLOCK_D), tl.float32)
     sums = tl.zeros((ROWS_PER_PROGRAM, 4), tl.float32)

@@ -14,6 +14,7 @@ from reluformer.ops.triton.common import (
     hide,
     over_gamma,
     product,
+    raised,
     rectify,
     round_to,
     row_factor,
@@ -107,7 +108,7 @@ def forward_kernel(
     threshold = 0.0
     if BIAS:
         threshold = tl.load(bias + head).to(tl.float32) / scale
-    unit = scale * scale if POWER == 2 else scale
+    unit = raised(scale, POWER)
     inverse_gamma = over_gamma(1.0 / divisor, gamma, head, GAMMA)
     factor = row_factor(i, count, offset, n, m, left, right, alpha, inverse_gamma, MASKED, LEFT, RIGHT)
 

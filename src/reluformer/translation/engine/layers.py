@@ -14,6 +14,7 @@ from reluformer.memory.centring import with_constant
 from reluformer.memory.lookup import lookup
 from reluformer.memory.settings import SOFTMAX_ATTENTION, MemorySettings
 from reluformer.models.quantising import Linear
+from reluformer.ops.statistics import TINY
 
 MakeLinear = Callable[..., Linear]  # weight, bias and relu, as in reluformer.models.quantising
 
@@ -62,7 +63,7 @@ class Reading(Frame):
     def __init__(self, sublayer: Any, make: MakeLinear) -> None:
         super().__init__(sublayer)
         memory: Attention = sublayer.memory
-        self.settings, self.heads = memory.settings, memory.heads
+        self.settings, self.heads, self.counted = memory.settings, memory.heads, memory.counted
         gamma = memory.gamma()
         self.gamma = None if gamma is None else gamma.detach().float()
         self.bias = None if memory.bias is None else memory.bias.detach().float()
@@ -78,7 +79,10 @@ class Reading(Frame):
         if rotate is not None:
             q, k = rotate(q, k)
         k = with_constant(k) if self.settings.centred else k
-        out, _ = lookup(q, k, v, self.settings, gamma=self.gamma, bias=self.bias, key_mask=mask)
+        v = with_constant(v) if self.counted else v
+        out, _ = lookup(
+            q, k, v, self.settings, gamma=self.gamma, bias=self.bias, key_mask=mask, counted=self.counted
+        )  # fmt: skip
         return self.output(out.transpose(1, 2).reshape(x.shape))
 
 
@@ -97,6 +101,7 @@ class Writing(Frame):
         super().__init__(sublayer)
         memory: Attention = sublayer.memory
         self.settings, self.heads, self.scale = memory.settings, memory.heads, memory.head_dim**-0.5
+        self.counted = memory.counted
         self.sees_zeros = self.settings.activation not in FUSED  # under ReLU values of zeros add nothing to a sum
         bias = torch.zeros(memory.heads) if memory.bias is None else memory.bias.detach().float()
         self.by_channel = own and self.settings.centred  # whether mean and bias come with the queries, see centre()
@@ -105,17 +110,21 @@ class Writing(Frame):
         self.first = bias / self.scale  # (H,), what that channel has of the bias
         self.bias = None if self.by_channel or memory.bias is None else bias[:, None, None].to(kept)
         gamma = memory.gamma()
-        factor = 1.0 if gamma is None else gamma.detach().float().reciprocal().repeat_interleave(memory.head_dim)
+        others = torch.ones(memory.heads, memory.head_dim)
+        others[:, 0] = 0  # all channels but the first of each head
+        others = others.flatten()
+        if self.counted:
+            factor, constant = others, 1 - others
+        else:
+            factor = 1.0 if gamma is None else gamma.detach().float().reciprocal().repeat_interleave(memory.head_dim)
+            constant = 0.0
         if own:  # queries, keys and values of one row
-            rest = torch.ones(memory.heads, memory.head_dim)
-            if self.folded:
-                rest[:, 0] = 0
-            rest = rest.flatten()
+            rest = others if self.folded else torch.ones_like(others)
             layers = [memory.query, memory.key, memory.value]
-            self.inputs = joined(layers, make, [rest, rest, factor], [0.0, 1 - rest, 0.0])
+            self.inputs = joined(layers, make, [rest, rest, factor], [0.0, 1 - rest, constant])
         else:  # queries of a row; keys and values of the source, made once
             self.inputs = make(memory.query.weight, memory.query.bias)
-            self.source = joined([memory.key, memory.value], make, [1.0, factor])
+            self.source = joined([memory.key, memory.value], make, [1.0, factor], [0.0, constant])
         self.output = make(memory.output.weight, memory.output.bias)
 
     def centre(self, q: Tensor, k: Tensor, sums: Tensor, count: int) -> None:
@@ -163,9 +172,12 @@ class Writing(Frame):
             weights.relu_()
             if mask is not None:
                 spread.mul_(mask[:, None])
-            if power == 2:
+            for _ in range(power.bit_length() - 1):
                 weights.square_()
         out = torch.bmm(weights, v).view(sources, heads, beam, -1)
+        if self.counted:
+            mass = out[..., :1]
+            out = out / mass.where(mass > TINY, 1.0)
         return out.transpose(1, 2).reshape(sources * beam, -1).float()
 
 
@@ -186,6 +198,8 @@ def unlike_attention(name: str, settings: MemorySettings) -> str | None:
     plain, taken = SOFTMAX_ATTENTION, ["query_key_norm"]
     if settings.activation != "softmax":
         plain, taken = MemorySettings(), [*taken, "activation", "alpha", "gamma", "bias", "centred"]
+        if settings.centred and settings.norm == "mass":
+            taken += ["norm"]
     plain = dataclasses.replace(plain, **{field: getattr(settings, field) for field in taken})
     return _difference(name, settings, plain)
 
