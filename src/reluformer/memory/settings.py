@@ -113,5 +113,7 @@ def _number(name: str, value: object, takes: str, holds: Any) -> None:
 
 
 SOFTMAX_ATTENTION = MemorySettings(activation="softmax", alpha=0.0, gamma="none")  # that of a Transformer
-# Close to softmax where training starts: nearly all keys are alive, and what all have in common counts for nothing.
-CENTRED_ATTENTION = MemorySettings(alpha=1.0, bias=1.0, centred=True)
+# relu(4 + s - mean s) ** 4 over its sum: one key can stand out of many, whatever their number; see docs/maths.md.
+POWER_ATTENTION = MemorySettings(
+    "relu_fourth", alpha=0.0, gamma="none", norm="mass", bias=4.0, query_key_norm=True, centred=True
+)

@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from reluformer.memory.settings import CENTRED_ATTENTION, SOFTMAX_ATTENTION, MemorySettings
+from reluformer.memory.settings import POWER_ATTENTION, SOFTMAX_ATTENTION, MemorySettings
 from reluformer.models.base_configuration import MemoryConfig, at_least, one_of
 
 SITES = ("encoder_self", "decoder_self", "cross", "ffn")
@@ -20,7 +20,7 @@ SIZES = {
 FAMILIES = {
     "transformer": SOFTMAX_ATTENTION,
     "reluformer": RELU_ATTENTION,
-    "reluformer-centred": CENTRED_ATTENTION,
+    "reluformer-power": POWER_ATTENTION,
 }
 
 

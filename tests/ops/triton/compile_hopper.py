@@ -26,7 +26,7 @@ def rows_map(rows: int, d: int) -> str:
     return tensor_map("bf16", (1, 1, rows, d))
 
 
-def forward_source(d: int, causal: bool, stats: bool) -> tuple[Any, dict[str, str], dict[str, Any], int]:
+def forward_source(d: int, causal: bool, stats: bool, power: int) -> tuple[Any, dict[str, str], dict[str, Any], int]:
     names = ("BLOCK_M", "BLOCK_N", "KEY_STAGES", "VALUE_STAGES")
     constants = {name: getattr(forward, name) for name in names}
     types = {
@@ -39,9 +39,9 @@ def forward_source(d: int, causal: bool, stats: bool) -> tuple[Any, dict[str, st
     return forward.hopper_forward_kernel, types, constants, forward.WARPS
 
 
-def backward_source(d: int, causal: bool, stats: bool) -> tuple[Any, dict[str, str], dict[str, Any], int]:
+def backward_source(d: int, causal: bool, stats: bool, power: int) -> tuple[Any, dict[str, str], dict[str, Any], int]:
     constants = {name: getattr(backward, name) for name in ("BLOCK_M", "BLOCK_N", "STAGES")}
-    sides = backward.sides(d, causal, stats)
+    sides = backward.sides(d, causal, stats, power)
     constants |= {"SIDES": sides, "UNIFORM": not causal, "DGAMMA": True}
     types = {
         **{name: rows_map(backward.BLOCK_M, d) for name in ("q_desc", "dout_desc")},
@@ -56,9 +56,9 @@ def backward_source(d: int, causal: bool, stats: bool) -> tuple[Any, dict[str, s
 SOURCES = {"forward": forward_source, "backward": backward_source}
 
 
-def compile_kernel(which: str, d: int, causal: bool, stats: bool) -> dict[str, object]:
-    kernel, types, constants, warps = SOURCES[which](d, causal, stats)
-    constants |= {"groups": 1, "D": d, "RIGHT": causal, "STATS": stats, "GAMMA": True}
+def compile_kernel(which: str, d: int, causal: bool, stats: bool, power: int) -> dict[str, object]:
+    kernel, types, constants, warps = SOURCES[which](d, causal, stats, power)
+    constants |= {"groups": 1, "D": d, "RIGHT": causal, "STATS": stats, "GAMMA": True, "POWER": power}
     names = kernel.arg_names
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in names}
     values = {(names.index(name),): value for name, value in constants.items()}
@@ -66,10 +66,11 @@ def compile_kernel(which: str, d: int, causal: bool, stats: bool) -> dict[str, o
     aligned = {(i,): [["tt.divisibility", 16]] for i in known}
     source = GluonASTSource(kernel, signature, values, aligned)
     made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
-    return {"kernel": which, "d": d, "causal": causal, "stats": stats} | assemble(made)
+    return {"kernel": which, "d": d, "causal": causal, "stats": stats, "power": power} | assemble(made)
 
 
 if __name__ == "__main__":
     which = sys.argv[1:] or list(SOURCES)
-    cases = itertools.product(which, (64, 128), (False, True), (False, True))
+    kinds = [(False, 1), (True, 1), (False, 4)]  # statistics and power: those that meet run on other kernels
+    cases = [(*case, *kind) for *case, kind in itertools.product(which, (64, 128), (False, True), kinds)]
     print(json.dumps([compile_kernel(*case) for case in cases]))

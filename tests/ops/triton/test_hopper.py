@@ -36,6 +36,10 @@ hopper = pytest.mark.skipif(
         {"n": 1024, "b": 2, "hq": 3, "gamma": False},
         {"n": 300, "window": (-1, 40)},
         {"n": 200, "alpha": 1.0, "scale": 0.3, "causal": True},
+        {"n": 257, "power": 2},
+        {"n": 257, "power": 4, "scale": 0.2},
+        {"n": 500, "power": 4, "scale": 0.2, "causal": True, "hq": 4, "hk": 2},
+        {"n": 1024, "b": 2, "hq": 3, "power": 4, "scale": 0.2, "gamma": False},
     ],
     ids=str,
 )
@@ -106,9 +110,10 @@ def test_compiles_for_hopper_without_spills_or_serialised_products(kernel):
     )
     assert result.returncode == 0, result.stderr
     reports = json.loads(result.stdout)
-    assert len(reports) == 8
+    assert len(reports) == 12
     for report in reports:
         assert report["shared"] <= 232448, report
         assert not report["complaints"], report
         # The backward pass at head dim 128 fills the registers to the last: a few words spill.
-        assert report["stack"] <= (16 if kernel == "backward" and report["d"] == 128 else 0), report
+        most = 16 if report["power"] == 1 else 24
+        assert report["stack"] <= (most if kernel == "backward" and report["d"] == 128 else 0), report

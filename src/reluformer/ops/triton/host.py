@@ -49,7 +49,7 @@ def hopper_takes(p: Problem) -> bool:
         has_hopper_gluon(p.q.device)
         and p.q.dtype == torch.bfloat16
         and p.q.shape[-1] in (64, 128)
-        and p.power == 1
+        and (p.power == 1 or not p.stats)
         and p.cu_q is None
         and p.visible is None
         and p.bias is None

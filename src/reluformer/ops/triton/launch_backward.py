@@ -170,7 +170,7 @@ class _Backward:
         m, d = p.k.shape[2:]
         blocks = triton.cdiv(m, hopper.BLOCK_N)
         lines = self.lines.view(-1, 3, self.lines.shape[-1]) if self.stats else dq32.view(-1, 1, dq32.shape[-1])
-        sides = hopper.sides(d, self.options["RIGHT"], self.stats)
+        sides = hopper.sides(d, self.options["RIGHT"], self.stats, p.power)
         keys = hopper.BLOCK_N // sides
         dk_target, dv_target = host.fit_for_tma(dk), host.fit_for_tma(dv)
         if self.gamma_from_keys:
@@ -185,7 +185,7 @@ class _Backward:
             blocks, p.q.shape[1], p.groups, p.q.shape[2], m, p.band.right, self.uniform_factor,
             BLOCK_M=hopper.BLOCK_M, BLOCK_N=hopper.BLOCK_N, D=d, STAGES=hopper.STAGES, SIDES=sides,
             STATS=self.stats, UNIFORM=self.uniform, DGAMMA=self.gamma_from_keys,
-            **host.only(self.options, "RIGHT", "GAMMA"), num_warps=hopper.WARPS.value // sides,
+            **host.only(self.options, "RIGHT", "GAMMA", "POWER"), num_warps=hopper.WARPS.value // sides,
         )  # fmt: skip
         for x, target in ((dk, dk_target), (dv, dv_target)):
             if x is not target:

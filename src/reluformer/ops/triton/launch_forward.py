@@ -90,7 +90,7 @@ def _attend_on_hopper(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> Non
         blocks, heads, p.groups, n, m, p.band.right, p.divisor, p.alpha, p.scale,
         BLOCK_M=hopper.BLOCK_M, BLOCK_N=hopper.BLOCK_N, D=d, KEY_STAGES=hopper.KEY_STAGES,
         VALUE_STAGES=hopper.VALUE_STAGES, STATS=p.stats > 0, COUNT=p.stats == 2,
-        **host.only(host.meaning(p), "RIGHT", "GAMMA"), num_warps=hopper.WARPS,
+        **host.only(host.meaning(p), "RIGHT", "GAMMA", "POWER"), num_warps=hopper.WARPS,
     )  # fmt: skip
 
 

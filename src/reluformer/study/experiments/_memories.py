@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from reluformer.memory.settings import CENTRED_ATTENTION
+from reluformer.memory.settings import POWER_ATTENTION
 from reluformer.study.scales import Scale
 
 FFNS: dict[str, dict[str, Any]] = {
@@ -28,8 +28,9 @@ BARE = RELU | attention(alpha=0.0, gamma="none")
 RELA = RELU | attention(norm="gated", alpha=0.0, gamma="none")
 OVER_ITS_MASS = RELU | attention(norm="mass", bias=1.0)
 # Nearly all keys are alive at first: softmax to the first order, and to the second, 1.5-entmax without its threshold.
-CENTRED: dict[str, Any] = {name: getattr(CENTRED_ATTENTION, name) for name in ("bias", "alpha", "centred")}
+CENTRED: dict[str, Any] = {"bias": 1.0, "alpha": 1.0, "centred": True}
 SQUARED: dict[str, Any] = {"activation": "relu_squared", "bias": 2.0, "alpha": 1.0}
+POWER: dict[str, Any] = POWER_ATTENTION.to_dict()
 
 
 def reluformer(scale: Scale, **settings: Any) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from reluformer.study.experiments._memories import (
     ATTENTIONS,
     CENTRED,
     OVER_ITS_MASS,
+    POWER,
     RELA,
     RELU,
     SQUARED,
@@ -61,6 +62,11 @@ def _models(scale: Scale) -> dict[str, dict[str, Any]]:
         "centred, regulariser": centred | {"regulariser": terms},
         "centred, mass term": centred | {"regulariser": {"mass": scale.regulariser / 5}},
         "centred, softmax in the cross-attention": centred | {"cross": ATTENTIONS["softmax"]},
+        "power 1": RELU | attention(**POWER | {"activation": "relu", "bias": 1.0}),
+        "power 2": RELU | attention(**POWER | {"activation": "relu_squared", "bias": 2.0}),
+        "power 4": RELU | attention(**POWER),
+        "power 4, no query-key norm": RELU | attention(**POWER | {"query_key_norm": False}),
+        "power 4, not centred": RELU | attention(**POWER | {"centred": False}),
     }
 
 
@@ -96,6 +102,7 @@ def _tuned(full: dict[str, Any], centred: dict[str, Any]) -> dict[str, dict[str,
     """Those that have learning rates of their own to find; a query-key norm allows for higher ones."""
     normed = {"softmax": NORMED_SOFTMAX, "centred": RELU | attention(**CENTRED, query_key_norm=True)}
     plain = {"softmax": {}, "full": full, "centred": centred}
+    plain["power 4"] = RELU | attention(**POWER)
     return plain | {f"{name}, query-key norm": model for name, model in normed.items()}
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from reluformer.study.bench import Bench
 from reluformer.study.experiment import Arm, Claim, Column, Diverged, Experiment, Plot, Profile
-from reluformer.study.experiments._memories import attention, reluformer
+from reluformer.study.experiments._memories import POWER, RELU, attention, reluformer
 from reluformer.study.scales import Scale
 from reluformer.study.scoring import compare_translations
 
@@ -12,7 +12,7 @@ TWIN = "Transformer"
 
 
 def arms(scale: Scale) -> list[Arm]:
-    """Three models, every length."""
+    """All models, every length."""
     twin = settings_of(scale, models_of(scale)[TWIN]).get("recipe")
     return [
         Arm(
@@ -31,6 +31,7 @@ def models_of(scale: Scale) -> dict[str, dict[str, Any]]:
     """Those that are compared on documents."""
     return {
         "ReLUFormer": reluformer(scale),
+        "power 4": RELU | attention(**POWER),
         TWIN: {},
         "sparsemax": attention(activation="sparsemax"),
     }

@@ -113,11 +113,12 @@ class Writing(Frame):
         others = torch.ones(memory.heads, memory.head_dim)
         others[:, 0] = 0  # all channels but the first of each head
         others = others.flatten()
+        factor = torch.ones_like(others)  # of values
         if self.counted:
-            factor, constant = others, 1 - others
-        else:
-            factor = 1.0 if gamma is None else gamma.detach().float().reciprocal().repeat_interleave(memory.head_dim)
-            constant = 0.0
+            factor = others
+        elif gamma is not None:
+            factor = gamma.detach().float().reciprocal().repeat_interleave(memory.head_dim)
+        constant = 1 - others if self.counted else 0.0
         if own:  # queries, keys and values of one row
             rest = others if self.folded else torch.ones_like(others)
             layers = [memory.query, memory.key, memory.value]

@@ -34,16 +34,16 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from reluformer.ops.triton.common import LENGTHS
-from reluformer.ops.triton.hopper.common import clamp, log2, rectify, thread_barrier
+from reluformer.ops.triton.hopper.common import clamp, log2, thread_barrier, weigh
 
 BLOCK_M = 64
 BLOCK_N = 128
 STAGES = 3
 
 
-def sides(d: int, causal: bool, stats: bool) -> int:
+def sides(d: int, causal: bool, stats: bool, power: int) -> int:
     """Whether the first two warpgroups are better in step (1) or out of step (2)."""
-    return 2 if stats or (causal and d == 128) else 1
+    return 2 if stats or (d == 128 and (causal or power > 1)) else 1
 
 
 WARPS = gl.constexpr(8)  # of the first two warpgroups
@@ -89,6 +89,50 @@ def gate(u, dp):
     )
 
 
+_SLOPE = """{{
+    .reg .f32 r, s, square;
+    max.f32 r, $1, 0f00000000;
+    max.f32 s, $2, 0f00000000;
+    {raise_r}
+    {raise_s}
+    cvt.rn.bf16x2.f32 $0, s, r;
+}}"""
+SLOPE_2 = gl.constexpr(_SLOPE.format(raise_r="add.f32 r, r, r;", raise_s="add.f32 s, s, s;"))
+_CUBE = "mul.f32 square, {0}, {0}; mul.f32 square, square, 0f40800000; mul.f32 {0}, {0}, square;"
+SLOPE_4 = gl.constexpr(_SLOPE.format(raise_r=_CUBE.format("r"), raise_s=_CUBE.format("s")))
+
+
+@gluon.jit
+def slope_of(x, POWER: gl.constexpr):
+    """The derivative of ``relu(x) ** POWER`` as bfloat16, for powers above 1; here and now, as ``clamp``."""
+    return gl.inline_asm_elementwise(
+        SLOPE_2 if POWER == 2 else SLOPE_4, "=r,r,r", [x], dtype=gl.bfloat16, is_pure=False, pack=2
+    )
+
+
+@gluon.jit
+def times(slope, dp):
+    """``slope * dp`` as bfloat16."""
+    return gl.inline_asm_elementwise(
+        """{
+            .reg .b32 low, high;
+            .reg .f32 a, b;
+            shl.b32 low, $1, 16;
+            and.b32 high, $1, 0xffff0000;
+            mov.b32 a, low;
+            mov.b32 b, high;
+            mul.f32 a, a, $2;
+            mul.f32 b, b, $3;
+            cvt.rn.bf16x2.f32 $0, b, a;
+        }""",
+        "=r,r,r,r",
+        [slope, dp],
+        dtype=gl.bfloat16,
+        is_pure=True,
+        pack=2,
+    )
+
+
 @gluon.jit
 def reduce_add(address, chunk, value, D: gl.constexpr):
     """Add a tile of ``dq`` to memory, four neighbours at a time; see the module's docstring for their order."""
@@ -128,7 +172,7 @@ def visit_queries(
     v_smem, dk_desc, dv_desc, dgamma_parts, gamma, first, ahead, part, uniform,
     BLOCK_M: gl.constexpr, KEYS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr,
     SIDES: gl.constexpr, RIGHT: gl.constexpr, STATS: gl.constexpr,
-    GAMMA: gl.constexpr, UNIFORM: gl.constexpr, DGAMMA: gl.constexpr, SIDE: gl.constexpr,
+    GAMMA: gl.constexpr, POWER: gl.constexpr, UNIFORM: gl.constexpr, DGAMMA: gl.constexpr, SIDE: gl.constexpr,
 ):  # fmt: skip
     """The first two warpgroups, or one: gradients of their keys and values; hand over each ``dx``."""
     x_mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS // SIDES, 1], [16, BLOCK_M, 16])  # keys x queries
@@ -167,7 +211,9 @@ def visit_queries(
                 if RIGHT:
                     if row < plain:
                         x = gl.where(j[:, None] <= i[None, :] + row, x, 0.0)
-                u = rectify(x)
+                u = weigh(x, POWER)
+                if POWER > 1:
+                    du = slope_of(x, POWER)
                 if STATS:  # dv first, or dp: which is faster depends on D, see kernel-variants-h200.csv
                     r = clamp(x)
                     if D == 64:
@@ -185,7 +231,10 @@ def visit_queries(
                     dp = warpgroup_mma(v, dout.permute((1, 0)), x, use_acc=never, is_async=True)
                     dv = warpgroup_mma(gl.convert_layout(u, operand), dout, dv, is_async=True)
                     dk, dp = warpgroup_mma_wait(1, [dk, dp])
-                dx = gate(u, dp)
+                if POWER > 1:
+                    dx = times(du, dp)
+                else:
+                    dx = gate(u, dp)
                 handed = visit % 2 * SIDES + SIDE
                 dx_now = dx_smem.index(handed)
                 next_q = q_smem.index((visit + 1) % STAGES).permute((1, 0))
@@ -225,7 +274,7 @@ def visit_queries(
         dv *= factor
     if DGAMMA:  # the sum of k.dk is that of q.dq, and both are at hand; see gamma_share in ../backward.py
         dlog = gl.sum(gl.sum(k.load(dk_mma).to(gl.float32) * dk, 1), 0)
-        gl.store(dgamma_parts + part * SIDES + SIDE, -dlog / gl.load(gamma + key_head).to(gl.float32))
+        gl.store(dgamma_parts + part * SIDES + SIDE, -dlog / (POWER * gl.load(gamma + key_head).to(gl.float32)))
     if visit > 0:  # the third warpgroup has read the keys for the last time
         mbarrier.wait(dx_free.index((visit - 1) % 2), (visit - 1) // 2 & 1)
     thread_barrier()
@@ -309,7 +358,8 @@ def hopper_key_kernel(
     q_desc, k_desc, v_desc, dout_desc, lines_desc, dk_desc, dv_desc, dq, dgamma_parts, gamma,
     blocks, heads, groups, n, m, right, uniform,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, SIDES: gl.constexpr,
-    RIGHT: gl.constexpr, STATS: gl.constexpr, GAMMA: gl.constexpr, UNIFORM: gl.constexpr, DGAMMA: gl.constexpr,
+    RIGHT: gl.constexpr, STATS: gl.constexpr, GAMMA: gl.constexpr, POWER: gl.constexpr, UNIFORM: gl.constexpr,
+    DGAMMA: gl.constexpr,
 ):  # fmt: skip
     """Gradients of one block of keys and values, and its part of the queries' gradients."""
     dtype: gl.constexpr = q_desc.dtype
@@ -374,7 +424,7 @@ def hopper_key_kernel(
                         q_desc, dout_desc, lines_desc, k_smem, q_smem, dout_smem, lines_smem, dx_smem,
                         ready, keys_ready, dx_ready, dx_free, head_done, batch, key_head, heads, groups, n, start,
                         v_smem, dk_desc, dv_desc, dgamma_parts, gamma, first, ahead, part, uniform,
-                        BLOCK_M, KEYS, D, STAGES, SIDES, RIGHT, STATS, GAMMA, UNIFORM, DGAMMA, 0,
+                        BLOCK_M, KEYS, D, STAGES, SIDES, RIGHT, STATS, GAMMA, POWER, UNIFORM, DGAMMA, 0,
                     ),
                 ),
                 (
@@ -398,7 +448,7 @@ def hopper_key_kernel(
                         q_desc, dout_desc, lines_desc, k_smem, q_smem, dout_smem, lines_smem, dx_smem,
                         ready, keys_ready, dx_ready, dx_free, head_done, batch, key_head, heads, groups, n, start,
                         v_smem, dk_desc, dv_desc, dgamma_parts, gamma, first, ahead, part, uniform,
-                        BLOCK_M, KEYS, D, STAGES, SIDES, RIGHT, STATS, GAMMA, UNIFORM, DGAMMA, 0,
+                        BLOCK_M, KEYS, D, STAGES, SIDES, RIGHT, STATS, GAMMA, POWER, UNIFORM, DGAMMA, 0,
                     ),
                 ),
                 (
@@ -407,7 +457,7 @@ def hopper_key_kernel(
                         q_desc, dout_desc, lines_desc, k_smem, q_smem, dout_smem, lines_smem, dx_smem,
                         ready, keys_ready, dx_ready, dx_free, head_done, batch, key_head, heads, groups, n, start,
                         v_smem, dk_desc, dv_desc, dgamma_parts, gamma, first, ahead, part, uniform,
-                        BLOCK_M, KEYS, D, STAGES, SIDES, RIGHT, STATS, GAMMA, UNIFORM, DGAMMA, 1,
+                        BLOCK_M, KEYS, D, STAGES, SIDES, RIGHT, STATS, GAMMA, POWER, UNIFORM, DGAMMA, 1,
                     ),
                 ),
                 (

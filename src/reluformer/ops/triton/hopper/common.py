@@ -22,6 +22,24 @@ def rectify(x):
 
 
 @gluon.jit
+def raised(u, POWER: gl.constexpr):
+    """``u ** POWER`` for the powers that squares make: 1, 2, 4."""
+    if POWER >= 2:
+        u = u * u
+    if POWER == 4:
+        u = u * u
+    return u
+
+
+@gluon.jit
+def weigh(x, POWER: gl.constexpr):
+    """``relu(x) ** POWER`` as bfloat16."""
+    if POWER == 1:
+        return rectify(x)
+    return raised(gl.maximum(x, 0.0), POWER).to(gl.bfloat16)
+
+
+@gluon.jit
 def log2(x):
     """Base-2 logarithm of positive numbers, in one instruction."""
     return gl.inline_asm_elementwise("lg2.approx.ftz.f32 $0, $1;", "=r,r", [x], dtype=gl.float32, is_pure=True, pack=1)

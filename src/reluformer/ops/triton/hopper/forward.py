@@ -21,7 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from reluformer.ops.triton.common import LENGTHS
-from reluformer.ops.triton.hopper.common import TINY, clamp, log2, rectify, thread_barrier
+from reluformer.ops.triton.hopper.common import TINY, clamp, log2, raised, thread_barrier, weigh
 
 BLOCK_M = 64
 BLOCK_N = 64
@@ -73,7 +73,7 @@ def hopper_forward_kernel(
     blocks, heads, groups, n, m, right, divisor, alpha, scale,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, D: gl.constexpr,
     KEY_STAGES: gl.constexpr, VALUE_STAGES: gl.constexpr,
-    RIGHT: gl.constexpr, STATS: gl.constexpr, COUNT: gl.constexpr, GAMMA: gl.constexpr,
+    RIGHT: gl.constexpr, STATS: gl.constexpr, COUNT: gl.constexpr, GAMMA: gl.constexpr, POWER: gl.constexpr,
 ):  # fmt: skip
     """Output and statistics of one block of queries of one head."""
     x_mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [gl.num_warps(), 1], [16, BLOCK_N, 16])
@@ -151,7 +151,7 @@ def hopper_forward_kernel(
             if RIGHT:
                 if key + BLOCK_N > plain:
                     x = gl.where((key + j)[None, :] <= i[:, None] + ahead, x, 0.0)
-            u = rectify(x)
+            u = weigh(x, POWER)
             if STATS:
                 r = clamp(x)
             acc = warpgroup_mma_init(acc)
@@ -184,7 +184,7 @@ def hopper_forward_kernel(
     keys = row * 0 + m
     if RIGHT:
         keys = gl.minimum(row + ahead + 1, m)
-    factor = scale / divisor * gl.exp2(-alpha * gl.log2(gl.maximum(keys, 1).to(gl.float32) * 0.5))
+    factor = raised(scale, POWER) / divisor * gl.exp2(-alpha * gl.log2(gl.maximum(keys, 1).to(gl.float32) * 0.5))
     if GAMMA:
         factor = factor / gl.load(gamma + head).to(gl.float32)
 
