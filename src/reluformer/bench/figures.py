@@ -26,7 +26,9 @@ COLOURS = {
     "ReLUFormer": "#1d4ed8",
     "ReLUFormer, regulariser": "#7aa5f5",
     "ReLUFormer, regulariser on a quarter": "#4a7df0",
+    "ReLUFormer, power 4": "#0e7490",
     "softmax twin": "#d9622b",
+    "softmax twin, query-key norm": "#f2b84b",
     "Marian, SDPA": "#9aa3ad",
 }
 

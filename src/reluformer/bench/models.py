@@ -10,14 +10,18 @@ from torch import nn
 
 from reluformer.bench.timing import Call, medians, release
 from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
+from reluformer.models.configuration import SITES
 
 RELU = "ReLUFormer"
 REGULARISED = "ReLUFormer, regulariser"
 QUARTER = "ReLUFormer, regulariser on a quarter"  # of the sequences
+POWERED = "ReLUFormer, power 4"  # with a query-key norm
 TWIN = "softmax twin"
+NORMED_TWIN = "softmax twin, query-key norm"
 MARIAN = "Marian, SDPA"
 COMPILED = ", compiled"
 REGULARISER = {"mass": 0.02, "entropy": 0.02}
+TRAINED = (REGULARISED, QUARTER, NORMED_TWIN)  # no others when they generate, or hardly
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,9 @@ def models(load: Load) -> dict[str, Callable[[], nn.Module]]:
         RELU: ours("reluformer"),
         REGULARISED: ours("reluformer", regulariser=REGULARISER),
         QUARTER: ours("reluformer", regulariser=REGULARISER | {"share": 0.25}),
+        POWERED: ours("reluformer-power"),
         TWIN: ours("transformer"),
+        NORMED_TWIN: ours("transformer", **{site: {"query_key_norm": True} for site in SITES[:3]}),
         MARIAN: lambda: marian(load),
     }
 
@@ -146,7 +152,7 @@ def generation(load: Load, device: torch.device, seconds: float, fewest: int) ->
         model = make().to(device, getattr(torch, load.dtype)).eval()
         return lambda: model.generate(input_ids=ids, num_beams=load.beams, **options)
 
-    calls = {name: partial(call_of, make) for name, make in models(load).items() if name not in (REGULARISED, QUARTER)}
+    calls = {name: partial(call_of, make) for name, make in models(load).items() if name not in TRAINED}
     return _race(load, device, seconds, fewest, calls, load.batch * load.length)
 
 
