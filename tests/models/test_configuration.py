@@ -47,6 +47,11 @@ def test_the_small_preset_is_the_paper_s_size():
         ({"norm_order": "middle"}, r"norm_order must be one of pre, post, got 'middle'"),
         ({"positions": "none"}, r"positions must be one of sinusoidal, learned, rotary, got 'none'"),
         ({"dropout": 1.0}, r"dropout must be a number from 0 to below 1, got 1\.0"),
+        ({"position_shift": -1}, r"position_shift must be an int >= 0, got -1"),
+        (
+            {"position_shift": 5, "positions": "rotary"},
+            r"position_shift must be 0 unless .* sinusoidal, got 5",
+        ),
         ({"vocab_size": 0}, r"vocab_size must be an int >= 1, got 0"),
         ({"encoder_layers": -1}, r"encoder_layers must be an int >= 0, got -1"),
         ({"d_model": 24, "positions": "rotary"}, r"positions 'rotary' needs an even head dimension, got 3"),

@@ -231,6 +231,32 @@ def test_too_long_for_learned_positions():
         model(input_ids=torch.ones(1, 5, dtype=torch.long), decoder_input_ids=torch.ones(1, 1, dtype=torch.long))
 
 
+class TestPositionShift:
+    def test_positions_begin_there(self):
+        encoder, ids = make().model.encoder, torch.randint(3, VOCAB, (2, 6))
+        shifted, _ = encoder._enter(ids, None, None, shift=torch.tensor(3))
+        later, _ = encoder._enter(torch.nn.functional.pad(ids, (3, 0), value=5), None, None)
+        torch.testing.assert_close(shifted, later[:, 3:])
+
+    def test_in_training_alone_and_on_both_sides_alike(self, monkeypatch):
+        model, inputs = make(position_shift=50, dropout=0.0), batch()
+        inputs["labels"] = inputs["input_ids"]
+        still = make(dropout=0.0)
+        torch.testing.assert_close(model.eval()(**inputs).logits, still.eval()(**inputs).logits)
+        seen = []
+        for side in (model.model.encoder, model.model.decoder):
+
+            def spy(*inputs, enter=side._enter, **options):
+                seen.append(options.get("shift", inputs[-1]))
+                return enter(*inputs, **options)
+
+            monkeypatch.setattr(side, "_enter", spy)
+        losses = {model.train()(**inputs).loss.item() for _ in range(20)}
+        assert len(losses) > 5
+        assert all(x == y for x, y in zip(seen[::2], seen[1::2], strict=True))
+        assert 0 <= min(seen) < max(seen) <= 50
+
+
 class TestRegularisation:
     def test_padding_of_the_target_does_not_count(self):
         """Alone or beside a longer one, a target costs the same."""

@@ -37,6 +37,8 @@ class ReLUFormerConfig(MemoryConfig):
         decoder_layers: Depth of the decoder.
         positions: ``"sinusoidal"``, ``"learned"`` or ``"rotary"``.
         max_position_embeddings: How many positions are learned; the others have no limit.
+        position_shift: In training, sinusoidal positions of a batch begin at a random place, at most so far on: a model
+            that learns from sentences meets the positions of documents then (SHAPE, Kiyono et al. 2021).
         calibration_length: The length for which gamma starts at unit mass; :func:`~reluformer.memory.calibrate` sets
             it from a batch instead.
     """
@@ -58,6 +60,7 @@ class ReLUFormerConfig(MemoryConfig):
     decoder_layers: int = 6
     positions: str = "sinusoidal"
     max_position_embeddings: int = 1024
+    position_shift: int = 0
     encoder_self: dict[str, Any] | None = None
     decoder_self: dict[str, Any] | None = None
     cross: dict[str, Any] | None = None
@@ -74,8 +77,10 @@ class ReLUFormerConfig(MemoryConfig):
         super()._check()
         for name in ("vocab_size", "max_position_embeddings", "calibration_length"):
             at_least(name, getattr(self, name), 1)
-        for name in ("encoder_layers", "decoder_layers"):
+        for name in ("encoder_layers", "decoder_layers", "position_shift"):
             at_least(name, getattr(self, name), 0)
         one_of("positions", self.positions, POSITIONS)
+        if self.position_shift and self.positions != "sinusoidal":
+            raise ValueError(f"position_shift must be 0 unless positions are sinusoidal, got {self.position_shift!r}")
         if self.positions == "rotary" and self.d_model // self.heads % 2:
             raise ValueError(f"positions 'rotary' needs an even head dimension, got {self.d_model // self.heads}")

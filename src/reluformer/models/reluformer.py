@@ -70,11 +70,12 @@ class Encoder(_Side):
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         output_hidden_states: bool | None = None,
+        shift: Tensor | None = None,
         **_: Any,
     ) -> _EncoderOutput:
         """Read the tokens ``(B, N)``; padding is 0 in the mask."""
         mask = needed(attention_mask)
-        x, rotate = self._enter(input_ids, inputs_embeds, mask)
+        x, rotate = self._enter(input_ids, inputs_embeds, mask, shift=shift)
         x, seen, cost = encode(self.layers, x, self._regulariser, self.cost_of, mask, rotate)
         x = self.norm(x)
         hidden = (*seen, x) if output_hidden_states else None
@@ -99,11 +100,12 @@ class Decoder(_Side):
         past_key_values: EncoderDecoderCache | None = None,
         output_hidden_states: bool | None = None,
         query_mask: Tensor | None = None,
+        shift: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...] | None, Tensor | None]:
         """States ``(B, N, width)`` of the last tokens, of all layers if asked, and the regularisation."""
         past: int | Tensor = 0 if past_key_values is None else past_key_values.get_seq_length()
         mask = needed(attention_mask)
-        x, rotate = self._enter(input_ids, inputs_embeds, mask, past)
+        x, rotate = self._enter(input_ids, inputs_embeds, mask, past, shift)
         n = x.shape[1]
         if query_mask is None and mask is not None:
             query_mask = mask[:, -n:]
@@ -182,9 +184,17 @@ class ReLUFormerModel(ReLUFormerPreTrainedModel):
         output_hidden_states = (
             self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         )
+        shift = None
+        if self.training and self.config.position_shift:  # of source and target alike, which keeps them side by side
+            shift = torch.randint(self.config.position_shift + 1, (), device=self.device)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
-                input_ids, attention_mask, inputs_embeds, output_hidden_states=output_hidden_states, return_dict=True
+                input_ids,
+                attention_mask,
+                inputs_embeds,
+                output_hidden_states=output_hidden_states,
+                shift=shift,
+                return_dict=True,
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(last_hidden_state=encoder_outputs[0])
@@ -200,6 +210,7 @@ class ReLUFormerModel(ReLUFormerPreTrainedModel):
             past_key_values,
             output_hidden_states,
             decoder_query_mask,
+            shift,
         )
         penalty = _add(getattr(encoder_outputs, "regularisation", None), penalty)
         sites = self.config.encoder_layers + 2 * self.config.decoder_layers

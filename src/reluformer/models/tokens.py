@@ -32,13 +32,22 @@ class TokenStack(MemoryModel):
         self.post_init()
 
     def _enter(
-        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, mask: Tensor | None, past: int | Tensor = 0
+        self,
+        input_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        mask: Tensor | None,
+        past: int | Tensor = 0,
+        shift: Tensor | None = None,
     ) -> tuple[Tensor, Rotation | None]:
-        """What enters the first layer, ``(B, N, width)``, and how its positions turn queries and keys, if they do."""
+        """What enters the first layer, ``(B, N, width)``, and how its positions turn queries and keys, if they do.
+
+        ``shift ()`` is where positions begin.
+        """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError(f"give either {self.entries[0]} or {self.entries[1]}, and not both")
         x: Tensor = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         position = positions_of(mask, past, x.shape[1], x.device)
+        position = position if shift is None else position + shift
         x = self.dropout(self.positions(x * math.sqrt(self.config.d_model), position))
         rotary = self.positions.kind == "rotary"
         return x, rotation(position, self.config.d_model // self.config.heads) if rotary else None
