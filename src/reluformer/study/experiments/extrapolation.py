@@ -9,7 +9,7 @@ from reluformer.study.experiments.documents import settings_of
 from reluformer.study.run_on import score_run_on
 from reluformer.study.scales import SCALES, Scale
 
-OTHER_POSITIONS = ("rotary",)  # than the sinusoidal ones of the presets; those that are learned have an end
+PLAIN = ("ReLU, scaled by n", "ReLU, fixed scale", "softmax")
 
 
 def arms(scale: Scale) -> list[Arm]:
@@ -18,7 +18,7 @@ def arms(scale: Scale) -> list[Arm]:
     return [
         Arm(
             f"{name}, {tested}", settings | {"length": trained, "tested": tested}, tested, name,
-            seeds=1 if "positions" in settings["model"] else None,
+            seeds=1 if name not in PLAIN else None,
         )
         for name, settings in trainings(scale).items()
         for tested in scale.reach
@@ -27,15 +27,19 @@ def arms(scale: Scale) -> list[Arm]:
 
 def trainings(scale: Scale) -> dict[str, dict[str, Any]]:
     """Models and their recipes: two of ``documents``, and one that divides by gamma alone, calibrated on documents."""
-    fixed = settings_of(scale, reluformer(scale, alpha=0.0))
-    plain = {
-        "ReLU, scaled by n": settings_of(scale, reluformer(scale)),
-        "ReLU, fixed scale": fixed | {"recipe": fixed.get("recipe", {}) | {"recalibrate": True}},
-        "softmax": settings_of(scale, {}),
+    trained, *_, last = scale.reach
+    scaled, fixed, softmax = (
+        settings_of(scale, model, trained) for model in (reluformer(scale), reluformer(scale, alpha=0.0), {})
+    )
+    fixed["recipe"] = fixed.get("recipe", {}) | {"recalibrate": True}
+    plain = dict(zip(PLAIN, (scaled, fixed, softmax), strict=True))
+    positions = {  # those that are learned have an end
+        "rotary": {"positions": "rotary", "position_shift": 0},
+        "shifted further": {"position_shift": last},
     }
     others = {
-        f"{name}, {kind}": settings | {"model": settings["model"] | {"positions": kind}}
-        for kind in OTHER_POSITIONS
+        f"{name}, {kind}": settings | {"model": settings["model"] | changes}
+        for kind, changes in positions.items()
         for name, settings in plain.items()
     }
     return plain | (others if scale.extras else {})
@@ -50,7 +54,7 @@ def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
 
 
 def _claims() -> list[Claim]:
-    scaled, fixed, softmax = "ReLU, scaled by n", "ReLU, fixed scale", "softmax"
+    scaled, fixed, softmax = PLAIN
     first, *_, last = SCALES["gpu"].reach
     return [
         Claim(
