@@ -39,7 +39,7 @@ def test_each_family_has_its_own_learning_rate() -> None:
     softmax, relu = ({"optimiser": {"lr": rate}} for rate in (7e-4, 2e-3))
     assert (arms["ReLUFormer, 512"]["recipe"], arms["ReLUFormer, 512"]["twin"]) == (relu, softmax)
     assert (arms["sparsemax, 512"]["recipe"], arms["sparsemax, 512"]["twin"]) == (softmax, softmax)
-    assert arms["Transformer, 512"] == {"model": {"position_shift": 512}, "length": 512, "recipe": softmax}
+    assert arms["Transformer, 512"] == {"model": {"positions": "rotary"}, "length": 512, "recipe": softmax}
 
 
 def test_a_common_learning_rate_leaves_no_trace_in_cells() -> None:

@@ -13,11 +13,11 @@ TWIN = "Transformer"
 
 def arms(scale: Scale) -> list[Arm]:
     """All models, every length."""
-    twin = settings_of(scale, models_of(scale)[TWIN], 0).get("recipe")
+    twin = settings_of(scale, models_of(scale)[TWIN]).get("recipe")
     return [
         Arm(
             f"{name}, {length}",
-            settings_of(scale, model, length) | {"length": length} | ({"twin": twin} if twin and name != TWIN else {}),
+            settings_of(scale, model) | {"length": length} | ({"twin": twin} if twin and name != TWIN else {}),
             length,
             name,
             seeds=1 if name == "sparsemax" else None,
@@ -37,13 +37,14 @@ def models_of(scale: Scale) -> dict[str, dict[str, Any]]:
     }
 
 
-def settings_of(scale: Scale, model: dict[str, Any], length: int) -> dict[str, Any]:
+def settings_of(scale: Scale, model: dict[str, Any]) -> dict[str, Any]:
     """A model and what differs in its recipe: the learning rate that its family has on documents, if it has one.
 
-    Its sentences meet the positions of documents: where they do not, positions are what the loss of long ones is about.
+    Positions are rotary: late sinusoidal ones would be strange to models that begin with sentences, and the loss of
+    long documents would be about that.
     """
     rate = scale.rates.get(model.get("family", "transformer"), scale.lr)
-    model = model | {"position_shift": length}
+    model = model | {"positions": "rotary"}
     return {"model": model} | ({"recipe": {"optimiser": {"lr": rate}}} if rate != scale.lr else {})
 
 
@@ -56,9 +57,9 @@ def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
     trained = bench.train(arm.settings["model"], seed, length, **arm.settings.get("recipe", {}))
     if arm.series == TWIN:
         return trained.result
-    shift = {name: x for name, x in arm.settings["model"].items() if name == "position_shift"}
+    positions = {name: x for name, x in arm.settings["model"].items() if name == "positions"}
     try:
-        twin = bench.train(models_of(bench.scale)[TWIN] | shift, seed, length, **arm.settings.get("twin", {}))
+        twin = bench.train(models_of(bench.scale)[TWIN] | positions, seed, length, **arm.settings.get("twin", {}))
     except Diverged:
         return trained.result
     return trained.result | compare_translations(twin.folder, trained.folder, bench.corpus, bench.scale)

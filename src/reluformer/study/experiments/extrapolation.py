@@ -27,15 +27,14 @@ def arms(scale: Scale) -> list[Arm]:
 
 def trainings(scale: Scale) -> dict[str, dict[str, Any]]:
     """Models and their recipes: two of ``documents``, and one that divides by gamma alone, calibrated on documents."""
-    trained, *_, last = scale.reach
     scaled, fixed, softmax = (
-        settings_of(scale, model, trained) for model in (reluformer(scale), reluformer(scale, alpha=0.0), {})
+        settings_of(scale, model) for model in (reluformer(scale), reluformer(scale, alpha=0.0), {})
     )
     fixed["recipe"] = fixed.get("recipe", {}) | {"recalibrate": True}
     plain = dict(zip(PLAIN, (scaled, fixed, softmax), strict=True))
     positions = {  # those that are learned have an end
-        "rotary": {"positions": "rotary", "position_shift": 0},
-        "shifted further": {"position_shift": last},
+        "sinusoidal": {"positions": "sinusoidal"},
+        "shifted": {"positions": "sinusoidal", "position_shift": scale.reach[-1]},
     }
     others = {
         f"{name}, {kind}": settings | {"model": settings["model"] | changes}

@@ -31,7 +31,7 @@ SITE = "encoder.self_attention"
 def arms(scale: Scale) -> list[Arm]:
     """Two models of ``documents`` at the length of the paper's maps, or the nearest that the scale has, and both."""
     length = min(scale.lengths, key=lambda n: abs(n - LENGTH))
-    models = {name: settings_of(scale, models_of(scale)[name], length) for name in (TWIN, "ReLUFormer")}
+    models = {name: settings_of(scale, models_of(scale)[name]) for name in (TWIN, "ReLUFormer")}
     alone = [Arm(name, model | {"length": length, "map": SITE}, seeds=1) for name, model in models.items()]
     return [*alone, Arm("side by side", {"models": models, "length": length, "map": SITE}, seeds=1)]
 
