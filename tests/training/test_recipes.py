@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from reluformer.memory.activations import FUSED
 from reluformer.training.recipe import read_recipe
 from reluformer.training.run import model_config
 
@@ -29,7 +30,7 @@ def test_they_are_recipes_and_have_a_twin(path: Path) -> None:
     packed = text.partition("--lengths ")[2].split()[0].split(",")
     assert {str(length) for length in lengths} <= set(packed)
     ours, twin = (model_config(read_recipe(path, some), 8000) for some in ([], changes))
-    assert ours.cross["activation"] == "relu"
+    assert ours.cross["activation"] in FUSED
     assert twin.cross["activation"] == "softmax"
     assert twin.regulariser["mass"] == twin.regulariser["entropy"] == 0
     assert (ours.d_model, ours.ffn) == (twin.d_model, twin.ffn)
