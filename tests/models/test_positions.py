@@ -26,3 +26,16 @@ def test_rotated_products_depend_on_the_distance_alone():
         _, other = rotation(torch.tensor([[shift]]), 8)(q, k)
         products.append((turned * other).sum())
     torch.testing.assert_close(torch.stack(products), products[0].expand(3), atol=1e-3, rtol=0)
+
+
+def test_without_its_first_channel_a_product_hardly_depends_on_the_place():
+    """Which a centred memory takes for a constant; were it the fastest, the one beside it would swing with the place."""
+    torch.manual_seed(0)
+    q, k = torch.randn(2, 1, 100, 1, 64)
+
+    def product(shift):
+        turned, _ = rotation(torch.tensor([[3 + shift]]), 64)(q, k)
+        _, other = rotation(torch.tensor([[shift]]), 64)(q, k)
+        return (turned[..., 1:] * other[..., 1:]).sum(-1)
+
+    assert (product(1000) - product(0)).abs().mean() < 0.15

@@ -50,8 +50,12 @@ class Positions(nn.Module):
 
 
 def rotation(position: Tensor, head_dim: int) -> Rotation:
-    """Turn queries and keys of these positions ``(B, N)``, so that their products depend on distances alone."""
-    turn = angles(position, head_dim)[:, None]  # (B, 1, N, D / 2)
+    """Turn queries and keys of these positions ``(B, N)``, so that their products depend on distances alone.
+
+    The first channel turns slowest: a centred memory takes it for a constant, and the one that turns with it is left
+    alone, which is no matter where both hardly turn.
+    """
+    turn = angles(position, head_dim).flip(-1)[:, None]  # (B, 1, N, D / 2)
     cos, sin = turn.cos(), turn.sin()
 
     def rotate(x: Tensor) -> Tensor:
