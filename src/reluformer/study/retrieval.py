@@ -14,6 +14,8 @@ from torch.nn.functional import cross_entropy
 from reluformer.memory import calibrate
 from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
 from reluformer.models.loss import IGNORED
+from reluformer.training.optimising import ParameterKinds
+from reluformer.training.recipe import Optimiser
 
 WORDS, SPECIAL = 56, 4  # tokens of the vocabulary: words, and what has another meaning
 SHIFT = 17  # in the table, a word stands this far from its translation
@@ -62,7 +64,8 @@ def make_model(memory: dict[str, Any], longest: int, seed: int) -> Any:
 def train_model(model: Any, course: Course, seed: int, device: torch.device) -> tuple[list[float], dict[int, float]]:
     """The loss of every update, and the NLL by length between the two parts."""
     generator = torch.Generator().manual_seed(seed)
-    optimiser = torch.optim.AdamW(model.parameters(), lr=course.lr, betas=(0.9, 0.98), weight_decay=0.0)
+    groups = ParameterKinds.of(model).groups(model, Optimiser(lr=course.lr))  # scales learn faster, as in all training
+    optimiser = torch.optim.AdamW(groups, lr=course.lr, betas=(0.9, 0.98))
     total, losses = sum(course.steps), []
     between: dict[int, float] = {}
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda t: min(1.0, (t + 1) / 50) * (1 - t / total))
