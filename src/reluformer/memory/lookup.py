@@ -211,7 +211,10 @@ def _few_rows(
     power = FUSED[settings.activation]
     visible = _visible(n, m, False, key_mask, attn_mask, q.device)
     plain = visible is None and bias is None and limit is None
-    if plain:  # a factor of all weights is one of all scores
+    if settings.norm == "mass":  # in which all factors cancel: take one that keeps sums small
+        shrink = (max(m, 1) / 2) ** (-1 / power) / power
+        scale, bias = scale * shrink, None if bias is None else bias * shrink
+    elif plain:  # a factor of all weights is one of all scores
         scale = scale * (m / 2) ** (-settings.alpha / power)
     queries, keys = q.reshape(b * key_heads, -1, d), k.reshape(b * key_heads, m, d)
     weights = torch.baddbmm(q.new_empty(1, 1, 1), queries, keys.mT, beta=0, alpha=scale)  # (B * Hk, groups * N, M)
