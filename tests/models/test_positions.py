@@ -29,7 +29,7 @@ def test_rotated_products_depend_on_the_distance_alone():
 
 
 def test_without_its_first_channel_a_product_hardly_depends_on_the_place():
-    """Which a centred memory takes for a constant; were it the fastest, the one beside it would swing with the place."""
+    """Which a centred memory takes for a constant; were it the fastest, the one beside it would swing."""
     torch.manual_seed(0)
     q, k = torch.randn(2, 1, 100, 1, 64)
 
