@@ -156,7 +156,7 @@ def test_whole_study_at_the_smallest_scale(capsys: pytest.CaptureFixture[str], t
     names = {path.name for path in (tmp_path / "cells").iterdir()}
     assert names == {
         "approximation", "attempts", "attention", "centralisation", "documents", "extrapolation", "ffn", "language",
-        "maps", "slots", "variance", "vision",
+        "maps", "retrieval", "slots", "variance", "vision",
     }  # fmt: skip
     assert (tmp_path / "report.html").stat().st_size > 10_000
     assert len(list((tmp_path / "maps").glob("*.png"))) == 1

@@ -40,11 +40,11 @@ def models_of(scale: Scale) -> dict[str, dict[str, Any]]:
 def settings_of(scale: Scale, model: dict[str, Any]) -> dict[str, Any]:
     """A model and what differs in its recipe: the learning rate that its family has on documents, if it has one.
 
-    Positions are rotary: late sinusoidal ones would be strange to models that begin with sentences, and the loss of
-    long documents would be about that.
+    At the large scale positions are rotary: late sinusoidal ones would be strange to models that begin with sentences,
+    and the loss of long documents would be about that. Below it, what was measured with sinusoidal ones stays valid.
     """
     rate = scale.rates.get(model.get("family", "transformer"), scale.lr)
-    model = model | {"positions": "rotary"}
+    model = model | ({"positions": "rotary"} if scale.extras else {})
     return {"model": model} | ({"recipe": {"optimiser": {"lr": rate}}} if rate != scale.lr else {})
 
 

@@ -24,7 +24,7 @@ def profile(section: Section, plot: Profile, index: int) -> Picture | None:
     columns = min(COLUMNS, len(places))
     rows = -(-len(places) // columns)
     figure, grid = pyplot().subplots(
-        rows, columns, figsize=(4.6 * columns, 3.4 * rows), sharex=True, sharey=True, squeeze=False
+        rows, columns, figsize=(max(6.9, 4.6 * columns), 3.4 * rows), sharex=True, sharey=True, squeeze=False
     )
     panels = grid.flatten()
     for axes, x in zip(panels, places, strict=False):
