@@ -21,7 +21,7 @@ NORMED_TWIN = "softmax twin, query-key norm"
 MARIAN = "Marian, SDPA"
 COMPILED = ", compiled"
 REGULARISER = {"mass": 0.02, "entropy": 0.02}
-TRAINED = (REGULARISED, QUARTER, NORMED_TWIN)  # no others when they generate, or hardly
+TRAINED = (REGULARISED, QUARTER, NORMED_TWIN)  # when they generate they are as another, or nearly
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ class Attention(nn.Module):
         causal: Whether later positions are hidden from a query.
 
     Attributes:
+        counted: Whether the first channel of every value is 1, so that of a sum is the mass of its row.
         softmax_share: While training turns softmax into this memory, how much of the output is still softmax's, as a
             tensor ``()``, since compiled code would take a number for a constant; None for no softmax at all. It is not
             stored with the model.

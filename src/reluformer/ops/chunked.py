@@ -33,7 +33,7 @@ def forward(p: Problem, target: Tensor) -> AttentionStats:
     """Write the output into ``target (B, Hq, N, D)``; return, where asked for, the statistics of every row."""
     shapes = [p.q.shape[:3] if p.stats >= least else (0,) for least in (1, 1, 2)]
     found = AttentionStats(*(p.q.new_empty(shape, dtype=_wide(p)) for shape in shapes))
-    doublings = p.power.bit_length() - 1
+    squarings = p.power.bit_length() - 1
     work = _Workspace(p)
     for part in _parts(p):
         heads = _Heads(p, part, work)
@@ -43,7 +43,7 @@ def forward(p: Problem, target: Tensor) -> AttentionStats:
             stats = q.new_zeros(3, *q.shape[:2], 1)
             for keys in heads.visible_keys(rows):
                 r = heads.scores(q, rows, keys).relu_()  # (L, G * R, K)
-                for _ in range(doublings):
+                for _ in range(squarings):
                     r.square_()
                 if p.faded is not None:
                     r *= heads.fading(rows, keys)
@@ -132,7 +132,9 @@ def backward(
                 if p.faded is not None:
                     dr *= fading
                 if p.power > 1:
-                    ds = dr.mul_(s ** (p.power - 1)).mul_(p.power)
+                    ds = dr.mul_(p.power)
+                    for _ in range(p.power - 1):
+                        ds.mul_(s)
                 else:
                     ds = torch.ops.aten.threshold_backward.grad_input(dr, s, 0, grad_input=dr)  # 0 where s is
                 dq_rows.baddbmm_(ds, heads.k[:, keys])

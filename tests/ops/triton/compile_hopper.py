@@ -71,6 +71,11 @@ def compile_kernel(which: str, d: int, causal: bool, stats: bool, power: int) ->
 
 if __name__ == "__main__":
     which = sys.argv[1:] or list(SOURCES)
-    kinds = [(False, 1), (True, 1), (False, 4)]  # statistics and power: those that meet run on other kernels
+    kinds = [
+        (False, 1),
+        (True, 1),
+        (False, 2),
+        (False, 4),
+    ]  # statistics, power: both together run elsewhere
     cases = [(*case, *kind) for *case, kind in itertools.product(which, (64, 128), (False, True), kinds)]
     print(json.dumps([compile_kernel(*case) for case in cases]))
