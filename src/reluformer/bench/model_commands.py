@@ -48,12 +48,10 @@ def generation(
 
 
 def translation(
+    model: Annotated[Path | None, typer.Option(help="folder of a model; by default the one in the box")] = None,
     lengths: Annotated[str | None, typer.Option(help="of source and target, e.g. 32,384")] = None,
     beams: Annotated[str | None, typer.Option(help="e.g. 1,5; 1 is greedy")] = None,
     sequences: Annotated[str | None, typer.Option(help="in a batch, e.g. 1,16; by default 1 and 512 tokens")] = None,
-    layers: Annotated[str, typer.Option(help="of encoder and decoder")] = "6,2",
-    slots: Annotated[int, typer.Option(min=1, help="of the FFN")] = 1024,
-    vocabulary: Annotated[int, typer.Option(min=16, help="tokens")] = 8000,
     without: Annotated[str, typer.Option(help="leave out contestants with these words in their names: bf,twin")] = "",
     out: Out = None,
     quick: Quick = False,
@@ -62,24 +60,23 @@ def translation(
     import tempfile
 
     from reluformer.bench import translation as race
+    from reluformer.data.files import DataError
+    from reluformer.pretrained import model_or_default, name_of
 
-    depth = numbers_of("--layers", layers, [])
-    if len(depth) != 2:
-        raise typer.BadParameter(f"takes two numbers, got {layers!r}", param_hint="--layers")
-    width, heads = (32, 2) if quick else (512, 8)
-    shape = race.Shape(depth[0], depth[1], width, heads, 64 if quick else slots, 100 if quick else vocabulary)
-    words = [word.strip().lower() for word in without.split(",") if word.strip()]
+    words = [word.strip() for word in without.split(",") if word.strip()]
     report = Report("translation", torch.device("cpu"), out)
     rows: list[race.Row] = []
-    with tempfile.TemporaryDirectory() as folder:
-        writers = race.contestants(shape, Path(folder))
-        writers = {name: write for name, write in writers.items() if not any(word in name.lower() for word in words)}
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            folder = model_or_default(model)
+            runners = race.Race.of(folder, Path(scratch), words)
+        except DataError as error:
+            raise typer.BadParameter(" ".join(str(error).split()), param_hint="--model") from None
         for length in numbers_of("--lengths", lengths, [8] if quick else [32, 384]):
             for batch in numbers_of("--sequences", sequences, [2] if quick else [1, max(4, 512 // length)]):
                 for beam in numbers_of("--beams", beams, [1, 5]):
                     with report.console.status(f"length {length}, {batch} sequences, {beam} beams"):
-                        load = race.Load(length, batch, beam)
-                        rows += race.race(shape, writers, load, *((0.01, 1) if quick else (2.0, 3)))
+                        rows += runners.run(race.Load(length, batch, beam), *((0.01, 1) if quick else (2.0, 3)))
                     report.keep(rows)
     cells = [
         (
@@ -90,7 +87,9 @@ def translation(
         for r in rows
     ]
     columns = ["", "length", "batch", "beams", "tokens/s", "against generate", "against CTranslate2"]
-    title = f"translation, {layers} layers, {width} wide, {shape.slots} slots, vocabulary of {shape.vocabulary}"
+    shape = runners.shape
+    size = f"{shape.encoder_layers} + {shape.decoder_layers} layers, {shape.width} wide, {shape.slots} slots"
+    title = f"translation, {name_of(folder)}: {size}, vocabulary of {shape.vocabulary}"
     report.console.print(tables.plain_table(title, columns, cells))
     report.lines(sorted({f"{r.name}: {r.note}" for r in rows if r.note}))
     report.finish(rows, figure=False)

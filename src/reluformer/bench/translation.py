@@ -1,6 +1,11 @@
-"""``reluformer bench translation``: a CPU decodes with this model, its softmax twin, a stock Marian, CTranslate2."""
+"""``reluformer bench translation``: a CPU decodes with this model, its softmax twin, a stock Marian, CTranslate2.
 
-from collections.abc import Callable
+The model is a trained one and what it reads is text, so that it has the zeros that it has at work. Everybody else has
+its shape and random weights: all write as many tokens as they are told to, and none of them can leave anything out.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -12,8 +17,14 @@ from typing import Any
 import torch
 
 from reluformer.bench.timing import Call, medians
+from reluformer.data.files import DataError
+from reluformer.data.tokenizer import SEP_ID, encode
+from reluformer.demo.run import document
+from reluformer.memory.settings import SOFTMAX_ATTENTION
 from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
+from reluformer.models.configuration import SITES
 from reluformer.translation.engine import Engine, beam_search, greedy_search
+from reluformer.translation.loading import load_model
 
 RELU, TWIN, MARIAN, CT2 = "ReLUFormer", "softmax twin", "Marian", "Marian, CTranslate2"
 STOCK = f"{MARIAN}, generate, float32"
@@ -32,6 +43,12 @@ class Shape:
     heads: int
     slots: int
     vocabulary: int
+
+    @classmethod
+    def of(cls, config: ReLUFormerConfig) -> "Shape":
+        """That of a model."""
+        depth = config.encoder_layers, config.decoder_layers
+        return cls(*depth, config.d_model, config.heads, config.memory("ffn").slots, config.vocab_size)
 
 
 @dataclass(frozen=True)
@@ -66,30 +83,58 @@ class Row:
 Writer = Callable[[list[list[int]], int], object]  # sources and beams; as many tokens as a source has
 
 
-def contestants(shape: Shape, folder: Path) -> dict[str, Writer]:
-    """Everybody, with random weights; the folder is for CTranslate2's files."""
-    torch.manual_seed(0)
-    writers: dict[str, Writer] = {}
-    for name, family in ((RELU, "reluformer"), (TWIN, "transformer")):
-        model = _ours(shape, family)
-        for precision in ("int8", "bf16", "fp32") if name == RELU else ("int8", "fp32"):
-            writers[f"{name}, {KINDS[precision]}"] = _engine(model, precision)
-    marian = stock_marian(shape)
-    writers[STOCK] = _generate(marian)
-    return writers | {f"{CT2} {kind}": _ctranslate2(marian, folder / kind, kind) for kind in ("int8", "float32")}
+@dataclass(frozen=True)
+class Race:
+    """Who runs, and the text that all of them are given, as tokens."""
+
+    shape: Shape
+    writers: dict[str, Writer]
+    text: list[int]
+
+    @classmethod
+    def of(cls, folder: Path, scratch: Path, without: Sequence[str] = ()) -> "Race":
+        """The model of a folder and its rivals, but those with one of these words in their names.
+
+        What CTranslate2 reads goes to ``scratch``.
+        """
+        model, tokenizer = load_model(folder, "cpu", "fp32")
+        if not isinstance(model, ReLUFormerForConditionalGeneration):
+            raise DataError(f"{folder} is a {model.config.model_type}: takes a ReLUFormer")
+        shape = Shape.of(model.config)
+        torch.manual_seed(0)
+        writers: dict[str, Writer] = {}
+        for name, ours in ((RELU, model), (TWIN, twin_of(model.config))):
+            for precision in ("int8", "bf16", "fp32") if name == RELU else ("int8", "fp32"):
+                writers[f"{name}, {KINDS[precision]}"] = _engine(ours, precision)
+        marian = stock_marian(shape)
+        writers[STOCK] = _generate(marian)
+        writers |= {f"{CT2} {kind}": _ctranslate2(marian, scratch / kind, kind) for kind in ("int8", "float32")}
+        writers = {name: x for name, x in writers.items() if not any(word.lower() in name.lower() for word in without)}
+        text = [token for sentence in encode(tokenizer, document()) for token in (*sentence, SEP_ID)]
+        return cls(shape, writers, text)
+
+    def run(self, load: Load, seconds: float, fewest: int) -> list[Row]:
+        """All of them in turns, by their medians."""
+        sources = self.sources(load)
+
+        def call_of(write: Writer) -> Call:
+            return lambda: write(sources, load.beams)
+
+        with torch.inference_mode():
+            calls = {name: call_of(write) for name, write in self.writers.items()}
+            found = medians(calls, torch.device("cpu"), seconds, fewest, most=10, pause=PAUSE)
+        return _rows(self.shape, load, found)
+
+    def sources(self, load: Load) -> list[list[int]]:
+        """Pieces of the text one after another, from its beginning again where it ends."""
+        last = self.shape.vocabulary - 2  # the token behind it is special to the stock model
+        starts = range(0, load.batch * load.length, load.length)
+        places = [[(start + i) % len(self.text) for i in range(load.length)] for start in starts]
+        return [[min(self.text[i], last) for i in piece] for piece in places]
 
 
-def race(shape: Shape, writers: dict[str, Writer], load: Load, seconds: float, fewest: int) -> list[Row]:
-    """All of them in turns, by their medians."""
-    # The first and the last two tokens are special to one or the other.
-    sources = torch.randint(3, shape.vocabulary - 2, (load.batch, load.length)).tolist()
-
-    def call_of(write: Writer) -> Call:
-        return lambda: write(sources, load.beams)
-
-    with torch.inference_mode():
-        calls = {name: call_of(write) for name, write in writers.items()}
-        found = medians(calls, torch.device("cpu"), seconds, fewest, most=10, pause=PAUSE)
+def _rows(shape: Shape, load: Load, found: dict[str, float | str]) -> list[Row]:
+    """From milliseconds, or what went wrong."""
     tokens = load.batch * load.length
     rates = {name: 1000 * tokens / ms for name, ms in found.items() if isinstance(ms, float)}
     rows = []
@@ -129,17 +174,13 @@ def stock_marian(shape: Shape) -> Any:
     return model.eval()
 
 
-def _ours(shape: Shape, family: str) -> Any:
-    config = ReLUFormerConfig.preset(
-        f"{family}-base",
-        vocab_size=shape.vocabulary,
-        d_model=shape.width,
-        heads=shape.heads,
-        encoder_layers=shape.encoder_layers,
-        decoder_layers=shape.decoder_layers,
-        ffn={"slots": shape.slots},
-    )
-    model: Any = ReLUFormerForConditionalGeneration(config)
+def twin_of(config: ReLUFormerConfig) -> Any:
+    """A model that differs in its attention alone, which is softmax's."""
+    sites = {
+        site: dataclasses.replace(SOFTMAX_ATTENTION, query_key_norm=config.memory(site).query_key_norm).to_dict()
+        for site in SITES[:3]
+    }
+    model: Any = ReLUFormerForConditionalGeneration(ReLUFormerConfig(**config.to_diff_dict() | sites))
     return model.eval()
 
 

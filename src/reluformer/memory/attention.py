@@ -11,7 +11,7 @@ from reluformer.memory.activations import FUSED
 from reluformer.memory.centring import with_constant
 from reluformer.memory.forgetting import ForgetGate, pack, unpack
 from reluformer.memory.lookup import lookup, up_to
-from reluformer.memory.norms import output_norm
+from reluformer.memory.norms import RMSNorm, output_norm
 from reluformer.memory.persistent import PersistentMemory
 from reluformer.memory.scale import Gamma
 from reluformer.memory.settings import SOFTMAX_ATTENTION, MemorySettings
@@ -72,8 +72,8 @@ class Attention(nn.Module):
         self.bias = None if settings.bias is None else nn.Parameter(torch.full((heads,), float(settings.bias)))
         self.norm = output_norm(settings, width, heads)
         normed = settings.query_key_norm
-        self.query_norm = nn.RMSNorm(self.head_dim) if normed else None
-        self.key_norm = nn.RMSNorm(self.head_dim) if normed else None
+        self.query_norm = RMSNorm(self.head_dim) if normed else None
+        self.key_norm = RMSNorm(self.head_dim) if normed else None
         self.slots = PersistentMemory(key_heads, settings.slots, self.head_dim) if settings.slots else None
         self.forget = None if settings.forget is None else ForgetGate(width, heads, settings.forget)
         self.shift = TokenShift(width, key_heads) if settings.token_shift else None

@@ -7,12 +7,21 @@ from torch import Tensor, nn
 from reluformer.memory.settings import MemorySettings
 
 
+class RMSNorm(nn.RMSNorm):
+    """PyTorch's, with its gain in the dtype of what it is given: it has a fused kernel for these alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Norm over the last dimension."""
+        weight = None if self.weight is None else self.weight.to(x.dtype)
+        return F.rms_norm(x, self.normalized_shape, weight, self.eps)
+
+
 class GatedRMSNorm(nn.Module):
     """ReLA's norm: ``sigmoid(gate * x) * rms_norm(x)``."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm = nn.RMSNorm(width)
+        self.norm = RMSNorm(width)
         self.gate = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
