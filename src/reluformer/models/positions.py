@@ -49,13 +49,18 @@ class Positions(nn.Module):
         return x
 
 
-def rotation(position: Tensor, head_dim: int) -> Rotation:
-    """Turn queries and keys of these positions ``(B, N)``, so that their products depend on distances alone.
+def turns(position: Tensor, head_dim: int) -> Tensor:
+    """Angles ``(..., D / 2)`` by which rotary positions ``(...)`` turn a channel of one half with that of the other.
 
     The first channel turns slowest: a centred memory takes it for a constant, and the one that turns with it is left
     alone, which is no matter where both hardly turn.
     """
-    turn = angles(position, head_dim).flip(-1)[:, None]  # (B, 1, N, D / 2)
+    return angles(position, head_dim).flip(-1)
+
+
+def rotation(position: Tensor, head_dim: int) -> Rotation:
+    """Turn queries and keys of these positions ``(B, N)``, so that their products depend on distances alone."""
+    turn = turns(position, head_dim)[:, None]  # (B, 1, N, D / 2)
     cos, sin = turn.cos(), turn.sin()
 
     def rotate(x: Tensor) -> Tensor:

@@ -40,6 +40,7 @@ class TreeKeys:
         self.tensor = torch.zeros(layers, 2, sources, heads, ROOM, head_dim, dtype=dtype)
         self.owned = torch.zeros(sources, beam, ROOM, dtype=dtype)
         self.sums = torch.zeros(layers, sources, beam, heads, head_dim) if summed else None
+        self.each = torch.eye(beam, dtype=dtype)
 
     def begin_step(self) -> None:
         """Make room for one key more of each beam, and give it to that beam."""
@@ -50,7 +51,7 @@ class TreeKeys:
             more = -(-(self.used - room) // ROOM) * ROOM  # one step of many beams may take several times as much
             self.tensor = functional.pad(self.tensor, (0, 0, 0, more))
             self.owned = functional.pad(self.owned, (0, more))
-        self.owned[:, :, begin : self.used] = torch.eye(self.beam)
+        self.owned[:, :, begin : self.used] = self.each
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Add keys and values ``(S, beam, H, D)`` of this step; returns all there are, ``(S * H, room, D)``."""

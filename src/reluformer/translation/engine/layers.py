@@ -1,6 +1,7 @@
 """The sublayers of an encoder-decoder as plain functions of rows, their constants folded into their matrices."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -38,9 +39,16 @@ def normer(module: nn.Module | None) -> Callable[[Tensor], Tensor]:
         weight, bias = module.weight.detach().float(), module.bias.detach().float()
         return lambda x: F.layer_norm(x, module.normalized_shape, weight, bias, module.eps)
     if isinstance(module, nn.RMSNorm):
-        weight = module.weight.detach().float()
-        return lambda x: F.rms_norm(x, module.normalized_shape, weight, module.eps)
+        return rms_normer(module.weight.detach().float(), module.eps)
     return lambda x: x
+
+
+def rms_normer(gain: Tensor, eps: float | None) -> Callable[[Tensor], Tensor]:
+    """RMS norm over the last dimension, its gain broadcast: PyTorch's own takes five times as long for a few rows."""
+    width = gain.shape[-1]
+    gain = gain * math.sqrt(width)
+    least = torch.tensor(math.sqrt(width * (torch.finfo(torch.float32).eps if eps is None else eps)))
+    return lambda x: x * gain / torch.linalg.vector_norm(x, dim=-1, keepdim=True).hypot(least)
 
 
 class FeedForward(Frame):
@@ -87,65 +95,36 @@ class Reading(Frame):
 
 
 class Writing(Frame):
-    """An attention of the decoder, of one position of each beam: to the target's own keys or to those of the source.
+    """An attention of the decoder, of one position of each beam.
 
     Args:
         sublayer: Of the model.
         make: Makes its linear layers.
         kept: The dtype of keys, hence of scores.
-        own: Whether these are the target's own keys.
-        turned: Whether positions turn queries and keys.
     """
 
-    def __init__(self, sublayer: Any, make: MakeLinear, kept: torch.dtype, own: bool, turned: bool = False) -> None:
+    def __init__(self, sublayer: Any, make: MakeLinear, kept: torch.dtype) -> None:
         super().__init__(sublayer)
         memory: Attention = sublayer.memory
-        self.settings, self.heads, self.scale = memory.settings, memory.heads, memory.head_dim**-0.5
-        self.counted = memory.counted
+        self.settings, self.heads, self.head_dim = memory.settings, memory.heads, memory.head_dim
+        self.scale, self.counted = memory.head_dim**-0.5, memory.counted
         self.sees_zeros = self.settings.activation not in FUSED  # under ReLU values of zeros add nothing to a sum
-        bias = torch.zeros(memory.heads) if memory.bias is None else memory.bias.detach().float()
-        self.by_channel = own and self.settings.centred  # whether mean and bias come with the queries, see centre()
-        self.folded = self.by_channel and not (turned or self.settings.query_key_norm)
-        self.query_norm, self.key_norm = normer(memory.query_norm), normer(memory.key_norm)
-        self.first = bias / self.scale  # (H,), what that channel has of the bias
-        self.bias = None if self.by_channel or memory.bias is None else bias[:, None, None].to(kept)
-        gamma = memory.gamma()
-        others = torch.ones(memory.heads, memory.head_dim)
-        others[:, 0] = 0  # all channels but the first of each head
-        others = others.flatten()
-        factor = torch.ones_like(others)  # of values
-        if self.counted:
-            factor = others
-        elif gamma is not None:
-            factor = gamma.detach().float().reciprocal().repeat_interleave(memory.head_dim)
-        constant = 1 - others if self.counted else 0.0
-        if own:  # queries, keys and values of one row
-            rest = others if self.folded else torch.ones_like(others)
-            layers = [memory.query, memory.key, memory.value]
-            self.inputs = joined(layers, make, [rest, rest, factor], [0.0, 1 - rest, constant])
-        else:  # queries of a row; keys and values of the source, made once
-            self.inputs = make(memory.query.weight, memory.query.bias)
-            self.source = joined([memory.key, memory.value], make, [1.0, factor], [0.0, constant])
+        bias = None if memory.bias is None else memory.bias.detach().float()
+        self.bias = None if bias is None else bias[:, None, None].to(kept)
         self.output = make(memory.output.weight, memory.output.bias)
+        gamma = memory.gamma()
+        # What values are multiplied by, and what is added to them then, by channel: ``(width,)`` or a number.
+        self.factor: Any = 1.0
+        self.constant: Any = 0.0
+        if self.counted:
+            self.constant = self._first_channels()
+            self.factor = 1 - self.constant
+        elif gamma is not None:
+            self.factor = gamma.detach().float().reciprocal().repeat_interleave(memory.head_dim)
 
-    def centre(self, q: Tensor, k: Tensor, sums: Tensor, count: int) -> None:
-        """Change queries so that their scores come out centred and with their bias; all are ``(S, beam, H, D)``.
-
-        The first channel of every key is 1, so that of a query is added to all its scores. What this costs does not
-        grow with the keys. The mean could be taken from the scores instead: a little faster for one beam, but several
-        would have to leave out each other's keys first, which takes longer than all else here.
-
-        Args:
-            q: Queries, changed in place.
-            k: Keys of this step.
-            sums: Of the keys before, to which these are added.
-            count: How many keys these are then.
-        """
-        first = q.select(-1, 0)  # (S, beam, H)
-        if not self.folded:  # else the matrices make a 0 and a 1
-            first.zero_()
-            k.select(-1, 0).fill_(1)
-        torch.sub(self.first, (q * sums.add_(k)).sum(-1), alpha=1 / count, out=first)
+    def _first_channels(self) -> Tensor:
+        """``(width,)``, 1 for the first of every head."""
+        return (torch.arange(self.heads * self.head_dim) % self.head_dim == 0).float()
 
     def weigh(self, q: Tensor, k: Tensor, v: Tensor, count: float, mask: Tensor | None) -> Tensor:
         """Sums ``(S * beam, width)`` of ``q (S, beam, H, D)`` over ``k, v (S * H, M, D)``, in the dtype of these.
@@ -174,21 +153,124 @@ class Writing(Frame):
             if mask is not None:
                 spread.mul_(mask[:, None])
             for _ in range(power.bit_length() - 1):
-                weights.square_()
+                weights.mul_(weights)
         out = torch.bmm(weights, v).view(sources, heads, beam, -1)
         if self.counted:
-            mass = out[..., :1]
-            out = out / mass.where(mass > TINY, 1.0)
+            out = out / out[..., :1].clamp_min(TINY)  # of a dead row all is 0
         return out.transpose(1, 2).reshape(sources * beam, -1).float()
 
 
+class SourceAttention(Writing):
+    """To the keys and values of the source, which are made once."""
+
+    def __init__(self, sublayer: Any, make: MakeLinear, kept: torch.dtype) -> None:
+        super().__init__(sublayer, make, kept)
+        memory: Attention = sublayer.memory
+        self.query_norm, self.key_norm = normer(memory.query_norm), normer(memory.key_norm)
+        self.query = make(memory.query.weight, memory.query.bias)
+        self.source = joined([memory.key, memory.value], make, [1.0, self.factor], [0.0, self.constant])
+
+    def queries(self, rows: Tensor, beam: int) -> Tensor:
+        """Of ``rows (S * beam, width)``: ``(S, beam, H, D)``."""
+        return self.query_norm(self.query(rows).view(-1, beam, self.heads, self.head_dim))
+
+    def remember(self, states: Tensor, mask: Tensor) -> Tensor:
+        """Keys and values ``(2, S, H, N, D)`` of what was read, ``(S, N, width)``; those of padding are zeros."""
+        sources, length, _ = states.shape
+        count = mask.sum(1)
+        made = self.source(states.flatten(0, 1)).view(sources, length, 2, self.heads, self.head_dim)
+        made[:, :, 0] = self.key_norm(made[:, :, 0])
+        made = made * mask[:, :, None, None, None]
+        if self.settings.centred:  # once for all rows; what pads has values of zeros, whatever its keys
+            made[:, :, 0] -= made[:, :, 0].sum(1, keepdim=True) / count[:, None, None, None]
+            made[:, :, 0, :, 0] = 0  # the keys' constant, less its mean
+        made[:, :, 1] *= (count / 2).pow(-self.settings.alpha)[:, None, None, None]
+        return made.permute(2, 0, 3, 1, 4)
+
+
+class OwnAttention(Writing):
+    """To the target's own keys: queries, keys and values of one row at a time.
+
+    Where positions turn queries and keys, two channels that turn together stand side by side here, as one complex
+    number: their order is no matter to a product.
+
+    Attributes:
+        by_channel: Whether mean and bias come with the queries, see :meth:`centre`.
+        folded: Whether the matrices make the first channels that this takes.
+    """
+
+    def __init__(self, sublayer: Any, make: MakeLinear, kept: torch.dtype, turned: bool) -> None:
+        super().__init__(sublayer, make, kept)
+        memory: Attention = sublayer.memory
+        self.turned, self.by_channel = turned, self.settings.centred
+        self.folded = self.by_channel and not (turned or self.settings.query_key_norm)
+        self.first = torch.zeros(self.heads)  # what the first channel has of the bias
+        if self.by_channel and memory.bias is not None:
+            self.first, self.bias = memory.bias.detach().float() / self.scale, None
+        order = torch.arange(self.head_dim)
+        if turned:
+            order = order.view(2, -1).T.flatten()
+        self.normed: Callable[[Tensor], Tensor] | None = None  # queries and keys, (..., 2, H, D)
+        if memory.query_norm is not None and memory.key_norm is not None:
+            gains = torch.stack([x.weight.detach().float()[order] for x in (memory.query_norm, memory.key_norm)])
+            self.normed = rms_normer(gains[:, None], memory.query_norm.eps)
+        rest = 1 - self._first_channels() if self.folded else 1.0
+        rows = (order + self.head_dim * torch.arange(self.heads)[:, None]).flatten()
+        self.inputs = joined(
+            [memory.query, memory.key, memory.value],
+            make,
+            [rest, rest, self.factor],
+            [0.0, 1 - rest, self.constant],
+            [rows, rows, slice(None)],
+        )
+
+    def split(self, rows: Tensor, beam: int, turn: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values ``(S, beam, H, D)`` of ``rows (S * beam, width)``, turned by ``turn (D / 2,)``."""
+        made = self.inputs(rows).view(-1, beam, 3, self.heads, self.head_dim)
+        both = made[:, :, :2]
+        if self.normed is not None:
+            both = self.normed(both)
+        if turn is not None:
+            both = torch.view_as_real(torch.view_as_complex(both.unflatten(-1, (-1, 2))) * turn).flatten(-2)
+        return both[:, :, 0], both[:, :, 1], made[:, :, 2]
+
+    def centre(self, q: Tensor, k: Tensor, sums: Tensor, count: int) -> None:
+        """Change queries so that their scores come out centred and with their bias; all are ``(S, beam, H, D)``.
+
+        The first channel of every key is 1, so that of a query is added to all its scores. What this costs does not
+        grow with the keys. The mean could be taken from the scores instead: a little faster for one beam, but several
+        would have to leave out each other's keys first, which takes longer than all else here.
+
+        Args:
+            q: Queries, changed in place.
+            k: Keys of this step.
+            sums: Of the keys before, to which these are added.
+            count: How many keys these are then.
+        """
+        first = q.select(-1, 0)  # (S, beam, H)
+        if not self.folded:  # else the matrices make a 0 and a 1
+            first.zero_()
+            k.select(-1, 0).fill_(1)
+        torch.sub(self.first, (q * sums.add_(k)).sum(-1), alpha=1 / count, out=first)
+
+
 def joined(
-    layers: list[nn.Linear], make: MakeLinear, factors: list[Any] | None = None, constants: list[Any] | None = None
+    layers: list[nn.Linear],
+    make: MakeLinear,
+    factors: list[Any] | None = None,
+    constants: list[Any] | None = None,
+    orders: list[Any] | None = None,
 ) -> Linear:
-    """Several linear layers as one, the outputs of each times a factor plus a constant, ``(out,)`` or numbers."""
+    """Several linear layers as one, the outputs of each in an order, times a factor plus a constant.
+
+    Factors and constants are ``(out,)`` or numbers, of the outputs as they stand then; an order is an index of them.
+    """
     factors, constants = factors or [1.0] * len(layers), constants or [0.0] * len(layers)
-    weights = [layer.weight.detach().float().mT.mul(x).mT for layer, x in zip(layers, factors, strict=True)]
-    biases = [layer.bias.detach().float() * x + y for layer, x, y in zip(layers, factors, constants, strict=True)]
+    orders = orders or [slice(None)] * len(layers)
+    weights, biases = [], []
+    for layer, factor, constant, order in zip(layers, factors, constants, orders, strict=True):
+        weights.append(layer.weight.detach().float()[order].mT.mul(factor).mT)
+        biases.append(layer.bias.detach().float()[order] * factor + constant)
     return make(torch.cat(weights), torch.cat(biases))
 
 

@@ -7,14 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reluformer.models.positions import rotation
+from reluformer.models.positions import rotation, turns
 from reluformer.models.quantising import can_multiply_integers, float_linear, integer_linear, multiplies_bf16
 from reluformer.models.reluformer import ReLUFormerForConditionalGeneration
 from reluformer.translation.engine.keys import TreeKeys
 from reluformer.translation.engine.layers import (
     FeedForward,
+    OwnAttention,
     Reading,
-    Writing,
+    SourceAttention,
     normer,
     unlike_attention,
     unlike_feedforward,
@@ -67,13 +68,14 @@ class Engine:
         config, inner = model.config, model.model
         self.heads, self.head_dim = config.heads, config.d_model // config.heads
         self.embeddings = inner.shared.weight.detach().float() * math.sqrt(config.d_model)
-        self.positions = [_Positions(side.positions, config.d_model) for side in (inner.encoder, inner.decoder)]
+        self.read_positions = _Positions(inner.encoder.positions, config.d_model)
+        self.write_positions = _Positions(inner.decoder.positions, config.d_model)
         self.reading = [(Reading(x.self_attention, make), _ffn(x, make)) for x in inner.encoder.layers]
         turned = inner.decoder.positions.kind == "rotary"
         self.writing = [
             (
-                Writing(x.self_attention, make, self.kept, own=True, turned=turned),
-                Writing(x.cross_attention, make, self.kept, own=False),
+                OwnAttention(x.self_attention, make, self.kept, turned),
+                SourceAttention(x.cross_attention, make, self.kept),
                 _ffn(x, make),
             )
             for x in inner.decoder.layers
@@ -93,7 +95,8 @@ class Engine:
         mask = torch.arange(width) < lengths[:, None]
         # Any token will do as padding: nobody sees it.
         x = self.embeddings[torch.tensor([x + [0] * (width - len(x)) for x in sources]).flatten()]
-        x, rotate = self.positions[0].add(x, 0, width, self.head_dim)
+        x = self.read_positions.add(x, 0, width)
+        rotate = self.read_positions.rotation(width, self.head_dim)
         needed = None if bool(mask.all()) else mask
         for attention, ffn in self.reading:
             x = attention(x, partial(attention.look_up, sources=len(sources), mask=needed, rotate=rotate))
@@ -110,41 +113,29 @@ class Decoding:
 
     def __init__(self, engine: Engine, states: Tensor, mask: Tensor, beam: int) -> None:
         self.engine, self.beam, self.position = engine, beam, 0
-        sources, length, _ = states.shape
-        heads, head_dim = engine.heads, engine.head_dim
         summed = any(own.by_channel for own, _, _ in engine.writing)
-        self.own = TreeKeys(len(engine.writing), sources, beam, heads, head_dim, engine.kept, summed)
-        rows, count = states.flatten(0, 1), mask.sum(1)
-        self.source: list[Tensor] = []  # of each layer (2, S, H, N, D)
-        for _, cross, _ in engine.writing:
-            made = cross.source(rows).view(sources, length, 2, heads, head_dim)
-            made[:, :, 0] = cross.key_norm(made[:, :, 0])
-            made = made * mask[:, :, None, None, None]
-            if cross.settings.centred:  # once for all rows; what pads has values of zeros, whatever its keys
-                made[:, :, 0] -= made[:, :, 0].sum(1, keepdim=True) / count[:, None, None, None]
-                made[:, :, 0, :, 0] = 0  # the keys' constant, less its mean
-            made[:, :, 1] *= (count / 2).pow(-cross.settings.alpha)[:, None, None, None]
-            self.source.append(made.permute(2, 0, 3, 1, 4).to(engine.kept).contiguous())
+        shape = len(engine.writing), len(states), beam, engine.heads, engine.head_dim
+        self.own = TreeKeys(*shape, engine.kept, summed)
+        # Of each layer (2, S, H, N, D).
+        self.source = [x.remember(states, mask).to(engine.kept).contiguous() for _, x, _ in engine.writing]
         self.mask = None if bool(mask.all()) else mask[:, None].float()  # (S, 1, N)
 
     def step(self, tokens: Tensor) -> Tensor:
         """Logits ``(S * beam, V)`` of what follows these tokens ``(S * beam,)``, one more of each hypothesis."""
         engine = self.engine
-        x, rotate = engine.positions[1].add(engine.embeddings[tokens], self.position, 1, engine.head_dim)
+        x = engine.write_positions.add(engine.embeddings[tokens], self.position, 1)
+        turn = engine.write_positions.turn(self.position, engine.head_dim)
         self.position += 1
         self.own.begin_step()
         for layer, (own, cross, ffn) in enumerate(engine.writing):
-            x = own(x, partial(self._look_at_own, layer=layer, rotate=rotate))
+            x = own(x, partial(self._look_at_own, layer=layer, turn=turn))
             x = cross(x, partial(self._look_at_source, layer=layer))
             x = x if ffn is None else ffn(x, ffn.look_up)
         return engine.head(engine.write_norm(x))
 
-    def _look_at_own(self, rows: Tensor, layer: int, rotate: Any) -> Tensor:
+    def _look_at_own(self, rows: Tensor, layer: int, turn: Tensor | None) -> Tensor:
         own = self.engine.writing[layer][0]
-        q, k, v = own.inputs(rows).view(-1, self.beam, 3, own.heads, self.engine.head_dim).unbind(2)  # (S, beam, H, D)
-        q, k = own.query_norm(q), own.key_norm(k)
-        if rotate is not None:
-            q, k = rotate(q, k)
+        q, k, v = own.split(rows, self.beam, turn)
         if self.own.sums is not None:
             own.centre(q, k, self.own.sums[layer], self.position)
         owned = self.own.owned if self.beam > 1 or own.sees_zeros else None
@@ -152,9 +143,9 @@ class Decoding:
 
     def _look_at_source(self, rows: Tensor, layer: int) -> Tensor:
         cross = self.engine.writing[layer][1]
-        q = cross.query_norm(cross.inputs(rows).view(-1, self.beam, cross.heads, self.engine.head_dim))
         k, v = self.source[layer].flatten(1, 2)  # (S * H, N, D)
-        return cross.output(cross.weigh(q, k, v, 2.0, self.mask if cross.sees_zeros else None))
+        mask = self.mask if cross.sees_zeros else None
+        return cross.output(cross.weigh(cross.queries(rows, self.beam), k, v, 2.0, mask))
 
     def keep(self, sources: Tensor) -> None:
         """Go on with some of the sources alone."""
@@ -168,20 +159,33 @@ class _Positions:
 
     def __init__(self, module: Any, width: int) -> None:
         self.module, self.width = module, width
-        self.table = torch.empty(0, width)
+        self.turns = module.kind == "rotary"
+        self.table = torch.empty(0, width)  # what is added, or complex numbers to multiply by, by position
 
-    def add(self, x: Tensor, first: int, count: int, head_dim: int) -> tuple[Tensor, Any]:
-        """``x (S * count, width)`` with its positions, and how they turn what has ``count`` positions, if they do."""
-        position = torch.arange(first, first + count)[None]
-        if self.module.kind == "rotary":
-            return x, rotation(position, head_dim)
+    def add(self, x: Tensor, first: int, count: int) -> Tensor:
+        """``x (S * count, width)`` with its positions."""
+        if self.turns:
+            return x
         if first + count > len(self.table):
             most = 2 * (first + count)
             if self.module.learned is not None:
                 most = max(min(most, len(self.module.learned.weight)), first + count)
             nothing = torch.zeros(1, most, self.width)
             self.table = self.module(nothing, torch.arange(most)[None]).float()[0]
-        return (x.view(-1, count, self.width) + self.table[first : first + count]).view(x.shape), None
+        return (x.view(-1, count, self.width) + self.table[first : first + count]).view(x.shape)
+
+    def rotation(self, count: int, head_dim: int) -> Any:
+        """How they turn what has ``count`` positions, if they do."""
+        return rotation(torch.arange(count)[None], head_dim) if self.turns else None
+
+    def turn(self, position: int, head_dim: int) -> Tensor | None:
+        """The same of one position, as complex numbers ``(head_dim / 2,)``."""
+        if not self.turns:
+            return None
+        if position >= len(self.table):
+            turn = turns(torch.arange(2 * (position + 1)), head_dim)
+            self.table = torch.polar(torch.ones_like(turn), turn)
+        return self.table[position]
 
 
 def _ffn(layer: Any, make: Any) -> FeedForward | None:
