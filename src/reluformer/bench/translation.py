@@ -229,9 +229,7 @@ def _save_stock(marian: Any, folder: Path) -> None:
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from transformers import PreTrainedTokenizerFast
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     last = marian.config.vocab_size - 1
     words = {"</s>": 0, "<unk>": 1} | {_token(i): i for i in range(2, last)} | {"<pad>": last}
     tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
@@ -247,7 +245,9 @@ def _save_stock(marian: Any, folder: Path) -> None:
 @lru_cache
 def _converted(folder: str, kind: str, threads: int) -> Any:
     import ctranslate2
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     ctranslate2.converters.TransformersConverter(f"{folder}/stock").convert(f"{folder}/{kind}", quantization=kind)
     return ctranslate2.Translator(
         f"{folder}/{kind}", device="cpu", compute_type=kind, inter_threads=1, intra_threads=threads
