@@ -43,6 +43,12 @@ def test_languages_that_it_knows_and_names_that_are_no_languages(names: tuple[st
     pretrained.check_languages(*names)
 
 
+def test_where_nothing_has_names_only_languages_are_known() -> None:
+    pretrained.check_languages("en", "de-AT", keyed=False)
+    with pytest.raises(DataError, match="got --target klingon"):
+        pretrained.check_languages("en", "klingon", keyed=False)
+
+
 @pytest.mark.parametrize(
     ("names", "words"),
     [

@@ -116,6 +116,10 @@ def test_without_a_model_the_one_in_the_box_translates(capsys, folder: Path, box
     assert json.loads(Path("c.de.jsonl").read_text()).keys() == {"text", "de"}
     assert run(capsys, "translate", "c.jsonl", "--source", "text", "--target", "said", *options) == (0, "", "")
     assert json.loads(Path("c.said.jsonl").read_text()).keys() == {"text", "said"}
+    status, _, message = run(capsys, "translate", "a.txt", "--target", "klingon", *options)  # text has no keys
+    assert status == 2
+    assert "translates en into de, got --target klingon" in message
+    assert not Path("a.klingon.txt").exists()
 
 
 @pytest.mark.parametrize("text", ["", "\n", "\n \n\t\r\n\n", "***\n😀\n\n--", "\ufeff"])

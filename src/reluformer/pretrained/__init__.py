@@ -36,13 +36,14 @@ def languages_of(model: Path) -> Languages | None:
     return LANGUAGES if model == FOLDER else None
 
 
-def check_languages(source: str | None, target: str | None) -> None:
+def check_languages(source: str | None, target: str | None, keyed: bool = True) -> None:
     """Refuse languages that the model in the box does not know.
 
-    Data may call its sides whatever it likes, so only a name that is the code of a language is taken for one.
+    Where data is ``keyed``, it may call its sides whatever it likes: only a name that is the code of a language is
+    taken for one.
     """
     for option, name, known in (("--source", source, LANGUAGES.source), ("--target", target, LANGUAGES.target)):
-        if name is not None and base(name) in CODES and base(name) != known:
+        if name is not None and base(name) != known and (base(name) in CODES or not keyed):
             raise DataError(
                 f"the model in the box translates {LANGUAGES.source} into {LANGUAGES.target}, got {option} {name}: "
                 "other languages take a --model of their own"

@@ -66,6 +66,8 @@ def translate(
     drawing = _Drawing(attention, heads)
     with _refusals():
         reader = Reader(form, source, target)
+        if model is None:
+            check_languages(source, target, keyed=any(reader.form_of(job) == "jsonl" for job in jobs))
         account = Account(jobs, reader.counts(jobs))
     options: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty, "context": context, "cost": cost}
     options["precision"] = precision

@@ -26,12 +26,15 @@ class Reader:
     source: str | None
     target: str
 
+    def form_of(self, job: Job) -> str:
+        """The format of a file: ``text``, ``markdown`` or ``jsonl``."""
+        return format_of(None if job.input == STANDARD else job.input, self.form)
+
     def pages(self, job: Job) -> Iterator[Page]:
         """The pages of a file."""
-        path = None if job.input == STANDARD else job.input
         with job.reading() as file:
             lines = decoded_lines(file, job.name)
-            yield from read_pages(lines, format_of(path, self.form), job.name, self.source, self.target)
+            yield from read_pages(lines, self.form_of(job), job.name, self.source, self.target)
 
     def counts(self, jobs: Sequence[Job]) -> list[int | None]:
         """Sentences of each file, None if it can be read only once. Finds what is wrong before work begins."""
