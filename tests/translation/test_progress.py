@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from reluformer.translation import progress
 from reluformer.translation.outputs import STANDARD, Job
-from reluformer.translation.progress import Account
+from reluformer.translation.progress import Account, sentences_done
 
 FILE, PIPE = Job(Path("a.txt"), Path("a.de.txt")), Job(STANDARD, STANDARD)
 
@@ -45,3 +46,19 @@ def test_a_person_at_the_keyboard_is_told(capsys, monkeypatch, job: Job, typed: 
     err = capsys.readouterr().err
     assert err.count("\n") == lines
     assert ("Ctrl-D" in err) == bool(lines)
+
+
+@pytest.mark.parametrize(
+    ("total", "line"),
+    [
+        (4000, "translating: 1,000 of 4,000 sentences, about 5 min left\n"),
+        (None, "translating: 1,000 sentences\n"),
+    ],
+)
+def test_a_log_gets_a_line_a_minute(capsys, monkeypatch, total: int | None, line: str) -> None:
+    now = iter([0.0, 59.0, 100.0, 120.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    with sentences_done("translating", total) as done:
+        for count in (500, 500, 10):
+            done(count)
+    assert capsys.readouterr().err == line

@@ -1,4 +1,4 @@
-"""What is said on standard error while files are translated: a bar where somebody watches, and what needs a word."""
+"""What is said on standard error while files are translated: a bar or, where nobody watches, now and then a line."""
 
 import sys
 import time
@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from reluformer.translation.outputs import STANDARD, Job
+
+EVERY = 60.0  # seconds between two lines of a log
 
 
 @contextmanager
@@ -15,10 +17,33 @@ def sentences_done(what: str, total: int | None) -> Iterator[Callable[[float], N
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     screen = Console(stderr=True)
+    if not screen.is_terminal:
+        yield _Lines(what, total)
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
+    with Progress(*columns, console=screen, transient=True) as progress:
         task = progress.add_task(what, total=total)
         yield lambda count: progress.advance(task, count)
+
+
+class _Lines:
+    """A line a minute, for a log; work of less than a minute leaves none."""
+
+    def __init__(self, what: str, total: int | None) -> None:
+        self.what, self.total, self.done = what, total, 0.0
+        self.began = self.said = time.monotonic()
+
+    def __call__(self, count: float) -> None:
+        self.done += count
+        now = time.monotonic()
+        if now - self.said < EVERY:
+            return
+        self.said = now
+        of, left = "", ""
+        if self.total is not None:
+            seconds = (self.total - self.done) * (now - self.began) / max(self.done, 1.0)
+            of, left = f" of {self.total:,}", f", about {seconds / 60:,.0f} min left"
+        print(f"{self.what}: {self.done:,.0f}{of} sentences{left}", file=sys.stderr, flush=True)
 
 
 class Account:
