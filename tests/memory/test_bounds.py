@@ -111,7 +111,10 @@ def test_bounds_have_gradients_for_every_weight(settings: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"activation": "gelu"}, "activation to be one of relu, relu_squared, relu_fourth, softmax, got 'gelu'"),
+        (
+            {"activation": "gelu"},
+            "activation to be one of relu, relu_squared, relu_fourth, relu_eighth, softmax, got 'gelu'",
+        ),
         ({"norm": "layer"}, "norm to be none or mass, got 'layer'"),
         ({"query_key_norm": True}, "query_key_norm = False, got True"),
         ({"centred": True}, "centred = False, got True"),

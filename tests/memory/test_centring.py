@@ -117,7 +117,7 @@ def test_causal_attention_sees_no_later_token(slots):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("activation", ["relu", "relu_squared", "relu_fourth"])
+@pytest.mark.parametrize("activation", ["relu", "relu_squared", "relu_fourth", "relu_eighth"])
 def test_the_mass_comes_with_the_sums(activation, causal):
     """Values with a constant give it; statistics would too."""
     q, k, v, _, bias = case()

@@ -229,5 +229,5 @@ def test_both_ways_to_choose_agree() -> None:
 
 def test_power_is_checked() -> None:
     scores, values = problem(1, 2)
-    with pytest.raises(ValueError, match="power must be one of 1, 2, 4, got 3"):
+    with pytest.raises(ValueError, match="power must be one of 1, 2, 4, 8, got 3"):
         relu_bounds(scores, values, power=3)

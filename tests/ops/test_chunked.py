@@ -64,7 +64,7 @@ def test_grouped_heads(b, hq, hk, stats, device):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
-@pytest.mark.parametrize("power", [1, 2, 4])
+@pytest.mark.parametrize("power", [1, 2, 4, 8])
 def test_power_and_alpha(power, alpha, stats, device):
     case = random_case(b=2, power=power, alpha=alpha, bias=True, causal=True, scale=0.3, stats=stats, device=device)
     assert_agrees(case, "chunked")

@@ -7,7 +7,7 @@ from reluformer.ops.visibility import UNBOUNDED, Band
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("power", [1, 2, 4])
+@pytest.mark.parametrize("power", [1, 2, 4, 8])
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 def test_zero_keys_are_hidden_keys(alpha, power, causal):
     q, k, v = (torch.randn(3, 4, 20, 8, dtype=torch.float64, requires_grad=True) for _ in range(3))

@@ -34,6 +34,7 @@ CASES = {
     "a band": {"window": (3, 6), "alpha": 1.0},
     "bias, power 2": {"bias": True, "power": 2, "causal": True},
     "power 4": {"power": 4, "scale": 0.3},
+    "power 8": {"power": 8, "scale": 0.3},
     "padding": {"key_padding_mask": seen(BATCH, M)},
     "padding under a bias": {"key_padding_mask": seen(BATCH, M), "bias": True, "causal": True},
     "a mask for each": {"attn_mask": seen(BATCH, 1, N, M)},

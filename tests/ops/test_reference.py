@@ -20,7 +20,7 @@ def random_qkv(b=1, hq=2, hk=2, n=3, m=4, d=3, grad=False):
     return [torch.randn(shape, dtype=F64, requires_grad=grad) for shape in shapes]
 
 
-@pytest.mark.parametrize("power", [1, 2, 4])
+@pytest.mark.parametrize("power", [1, 2, 4, 8])
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("causal", [False, True])
 def test_definition(power, alpha, causal):
@@ -73,7 +73,7 @@ def attend_with_loops(q, k, v, gamma, bias, log_forget, key_mask, power, alpha):
     return torch.stack(outs).view(q.shape), *(torch.stack(x).view(b, hq, n) for x in (masses, entropies))
 
 
-@pytest.mark.parametrize("power", [1, 2, 4])
+@pytest.mark.parametrize("power", [1, 2, 4, 8])
 @pytest.mark.parametrize("n", [2, 5])
 def test_forget_gates(n, power):
     """Outputs, statistics and all gradients with grouped heads, padding, and as many queries as keys or fewer."""

@@ -29,6 +29,7 @@ def activate(scores: list[float], activation: str, count: int) -> list[float]:
             "relu": lambda s: max(s, 0.0),
             "relu_squared": lambda s: max(s, 0.0) ** 2,
             "relu_fourth": lambda s: max(s, 0.0) ** 4,
+            "relu_eighth": lambda s: max(s, 0.0) ** 8,
             "relu6": lambda s: min(max(s, 0.0), 6.0),
             "gelu": lambda s: s * 0.5 * (1 + math.erf(s / math.sqrt(2))),
             "softplus": lambda s: math.log1p(math.exp(s)),

@@ -14,6 +14,7 @@ POINTWISE: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "relu_squared": lambda s: F.relu(s).square(),
     "relu_fourth": lambda s: F.relu(s).square().square(),
+    "relu_eighth": lambda s: F.relu(s).square().square().square(),
     "relu6": F.relu6,
     "gelu": F.gelu,
     "softplus": F.softplus,
@@ -23,7 +24,8 @@ POINTWISE: dict[str, Callable[[Tensor], Tensor]] = {
 }
 NORMALISED = ("softmax", "sparsemax", "entmax15")
 ACTIVATIONS = (*POINTWISE, *NORMALISED)
-FUSED = {"relu": 1, "relu_squared": 2, "relu_fourth": 4}  # those that relu_attention computes, with its power
+# Those that relu_attention computes, with its power.
+FUSED = {"relu": 1, "relu_squared": 2, "relu_fourth": 4, "relu_eighth": 8}
 
 
 def weigh(scores: Tensor, activation: str, count: Tensor | float, visible: Tensor | None = None) -> Tensor:

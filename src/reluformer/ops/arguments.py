@@ -12,7 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from reluformer.ops.visibility import UNBOUNDED, Band
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-POWERS = (1, 2, 4)  # what squares make: no kernel needs a logarithm
+POWERS = (1, 2, 4, 8)  # what squares make: no kernel needs a logarithm
 
 # Boundaries already read, with the tensor version they were read at. Reading waits for the GPU, so all layers of a
 # model that share one tensor of boundaries should pay for it once.

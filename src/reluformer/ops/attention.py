@@ -90,7 +90,7 @@ def relu_attention(
         gamma: Divides the weights: None for 1, a positive number, or a tensor ``(Hq,)``, differentiable, whose entries
             must be positive (they are not read, hence not checked).
         alpha: Exponent of the length, at least 0: 1/2 keeps the output's variance, 1 the row's mass.
-        power: 1, 2 or 4. No temperature can sharpen rectified scores; a power and a threshold (a negative bias) can.
+        power: 1, 2, 4 or 8. No temperature can sharpen rectified scores; a power and a threshold (a negative bias) can.
         bias: Added to the score, None or a tensor ``(Hq,)``, differentiable.
         scale: Multiplies the score, positive; None for ``1 / sqrt(D)``.
         causal: Hide later keys. The last query is aligned with the last key, whatever N and M.

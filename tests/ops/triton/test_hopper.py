@@ -38,6 +38,8 @@ hopper = pytest.mark.skipif(
         {"n": 200, "alpha": 1.0, "scale": 0.3, "causal": True},
         {"n": 257, "power": 2},
         {"n": 257, "power": 4, "scale": 0.2},
+        {"n": 257, "power": 8, "scale": 0.2},
+        {"n": 500, "power": 8, "scale": 0.2, "causal": True, "hq": 4, "hk": 2},
         {"n": 500, "power": 4, "scale": 0.2, "causal": True, "hq": 4, "hk": 2},
         {"n": 1024, "b": 2, "hq": 3, "power": 4, "scale": 0.2, "gamma": False},
     ],

@@ -36,6 +36,7 @@ def test_a_long_row(causal, device):
         pytest.param({"bias": True, "causal": True}, id="bias"),
         pytest.param({"bias": True, "power": 2}, id="power 2"),
         pytest.param({"bias": True, "power": 4, "scale": 0.3}, id="power 4"),
+        pytest.param({"bias": True, "power": 8, "scale": 0.3}, id="power 8"),
         pytest.param({"alpha": 0.0}, id="alpha 0"),
         pytest.param({"alpha": 1.0, "scale": 0.3}, id="alpha 1, own scale"),
         pytest.param({"gamma": False, "stats": False}, id="bare"),

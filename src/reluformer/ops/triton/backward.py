@@ -116,8 +116,11 @@ def score_gradient(x, dp, factor, slope, bend, POWER: tl.constexpr, STATS: tl.co
         dp = dp + (slope - bend * log2(tl.maximum(x, TINY)))
     if POWER > 1:
         dp = dp * (POWER * x)
-    if POWER == 4:
+    if POWER >= 4:
         dp = dp * (x * x)
+    if POWER == 8:
+        square = x * x
+        dp = dp * (square * square)
     return tl.where(x > 0, dp, 0.0)
 
 

@@ -140,10 +140,12 @@ def log2(x):
 
 @triton.jit
 def raised(u, POWER: tl.constexpr):
-    """``u ** POWER`` for the powers that squares make: 1, 2, 4."""
+    """``u ** POWER`` for the powers that squares make: 1, 2, 4, 8."""
     if POWER >= 2:
         u = u * u
-    if POWER == 4:
+    if POWER >= 4:
+        u = u * u
+    if POWER == 8:
         u = u * u
     return u
 

@@ -65,6 +65,7 @@ def _models(scale: Scale) -> dict[str, dict[str, Any]]:
         "power 1": RELU | attention(**POWER | {"activation": "relu", "bias": 1.0}),
         "power 2": RELU | attention(**POWER | {"activation": "relu_squared", "bias": 2.0}),
         "power 4": RELU | attention(**POWER),
+        "power 8": RELU | attention(**POWER | {"activation": "relu_eighth", "bias": 8.0}),
         "power 4, no query-key norm": RELU | attention(**POWER | {"query_key_norm": False}),
         "power 4, rotary": RELU | attention(**POWER) | {"positions": "rotary"},
         "softmax, query-key norm, rotary": NORMED_SOFTMAX | {"positions": "rotary"},

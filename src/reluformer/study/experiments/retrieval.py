@@ -29,6 +29,7 @@ MEMORIES: dict[str, dict[str, Any]] = {
     "power 1": POWER | {"activation": "relu", "bias": 1.0},
     "power 2": POWER | {"activation": "relu_squared", "bias": 2.0},
     "power 4": POWER,
+    "power 8": POWER | {"activation": "relu_eighth", "bias": 8.0},
 }
 EXTRAS: dict[str, dict[str, Any]] = {
     "softmax": ATTENTIONS["softmax"],
@@ -92,6 +93,7 @@ EXPERIMENT = Experiment(
         Claim("a power of 2 helps", "nll_long", "power 2", "power 1", "<"),
         Claim("a power of 4 helps", "nll_long", "power 4", "power 2", "<"),
         Claim("a power of 4 finds keys as softmax does", "nll_long", "power 4", "softmax, query-key norm", "=", 0.05),
+        Claim("a power of 8 finds keys as softmax does", "nll_long", "power 8", "softmax, query-key norm", "=", 0.05),
     ),
     profiles=(Profile("NLL by length, after all", "by_length", "words", "NLL", "words at most in training"),),
 )  # fmt: skip

@@ -100,14 +100,18 @@ _SLOPE = """{{
 SLOPE_2 = gl.constexpr(_SLOPE.format(raise_r="add.f32 r, r, r;", raise_s="add.f32 s, s, s;"))
 _CUBE = "mul.f32 square, {0}, {0}; mul.f32 square, square, 0f40800000; mul.f32 {0}, {0}, square;"
 SLOPE_4 = gl.constexpr(_SLOPE.format(raise_r=_CUBE.format("r"), raise_s=_CUBE.format("s")))
+_SEVENTH = (
+    "mul.f32 square, {0}, {0}; mul.f32 {0}, {0}, square; mul.f32 square, square, square; "
+    "mul.f32 square, square, 0f41000000; mul.f32 {0}, {0}, square;"
+)
+SLOPE_8 = gl.constexpr(_SLOPE.format(raise_r=_SEVENTH.format("r"), raise_s=_SEVENTH.format("s")))
 
 
 @gluon.jit
 def slope_of(x, POWER: gl.constexpr):
     """The derivative of ``relu(x) ** POWER`` as bfloat16, for powers above 1; here and now, as ``clamp``."""
-    return gl.inline_asm_elementwise(
-        SLOPE_2 if POWER == 2 else SLOPE_4, "=r,r,r", [x], dtype=gl.bfloat16, is_pure=False, pack=2
-    )
+    code: gl.constexpr = SLOPE_2 if POWER == 2 else SLOPE_4 if POWER == 4 else SLOPE_8
+    return gl.inline_asm_elementwise(code, "=r,r,r", [x], dtype=gl.bfloat16, is_pure=False, pack=2)
 
 
 @gluon.jit
