@@ -234,16 +234,18 @@ def test_weights_of_a_memory_that_forgets_need_its_gates():
         weights_of(q, k, MemorySettings(forget=0.0), causal=True)
 
 
+@pytest.mark.parametrize(("activation", "power"), [("relu_fourth", 4.0), ("relu_eighth", 8.0)])
 @pytest.mark.parametrize("n", [1, 40], ids=["a step", "many rows"])
-def test_a_power_over_its_mass_does_not_overflow(n):
+def test_a_power_over_its_mass_does_not_overflow(n, activation, power):
     """Scores of 40 to the fourth are more than float16 can hold."""
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 1, 2, 40, 16)
     q = 20 * q[:, :, :n]
-    settings, bias = MemorySettings("relu_fourth", norm="mass", bias=4.0), torch.full((2,), 4.0)
+    settings, bias = MemorySettings(activation, norm="mass", bias=power), torch.full((2,), power)
     half = [x.half() for x in (q, k, v)]
     with torch.no_grad():
         out, _ = lookup(*half, settings, bias=bias.half())
+    assert out.dtype == torch.float16
     weights = weights_of(half[0].double(), half[1].double(), settings, bias=bias.double())
     assert (q @ k.mT / 4).max() > 40
     torch.testing.assert_close(out.double(), weights @ half[2].double(), atol=5e-3, rtol=5e-3)

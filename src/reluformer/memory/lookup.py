@@ -26,6 +26,7 @@ from reluformer.ops.statistics import TINY, entropy_from_sums, row_sums
 from reluformer.ops.visibility import UNBOUNDED, Band, band_mask, count_visible
 
 MASKED = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # cuDNN takes masks too, and has failed backwards with them
+MOST_IN_HALF = 4  # the power over its mass that float16 has the range for
 FEW = 16  # queries whose weights are written out: beams that look into one source
 
 
@@ -57,6 +58,15 @@ def lookup(
     sum the mass of its row: division by the mass needs no statistics then. Returns the sums and, if asked, their
     statistics, those of the first ``stats_batch`` sequences or of all.
     """
+    if q.dtype == torch.float16 and settings.norm == "mass" and FUSED.get(settings.activation, 1) > MOST_IN_HALF:
+        gamma, bias, log_forget = (None if x is None else x.float() for x in (gamma, bias, log_forget))
+        with torch.autocast(q.device.type, enabled=False):
+            out, stats = lookup(
+                q.float(), k.float(), v.float(), settings, gamma=gamma, bias=bias, scale=scale, causal=causal,
+                key_mask=key_mask, attn_mask=attn_mask, limit=limit, log_forget=log_forget, return_stats=return_stats,
+                stats_batch=stats_batch, counted=counted, backend=backend,
+            )  # fmt: skip
+        return out.to(q.dtype), stats
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     n = q.shape[2]
     few_rows = (  # the length comes last: in training torch.compile would make a graph for each answer

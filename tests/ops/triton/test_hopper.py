@@ -112,7 +112,7 @@ def test_compiles_for_hopper_without_spills_or_serialised_products(kernel):
     )
     assert result.returncode == 0, result.stderr
     reports = json.loads(result.stdout)
-    assert len(reports) == 16
+    assert len(reports) == 20
     for report in reports:
         assert report["shared"] <= 232448, report
         assert not report["complaints"], report

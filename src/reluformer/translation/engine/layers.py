@@ -202,7 +202,7 @@ class OwnAttention(Writing):
     def __init__(self, sublayer: Any, make: MakeLinear, kept: torch.dtype, turned: bool) -> None:
         super().__init__(sublayer, make, kept)
         memory: Attention = sublayer.memory
-        self.turned, self.by_channel = turned, self.settings.centred
+        self.by_channel = self.settings.centred
         self.folded = self.by_channel and not (turned or self.settings.query_key_norm)
         self.first = torch.zeros(self.heads)  # what the first channel has of the bias
         if self.by_channel and memory.bias is not None:
