@@ -1,5 +1,7 @@
 """Tests run side by side. Without a GPU, Triton's kernels run through its interpreter: the same source, on a CPU."""
 
+import importlib.util
+import inspect
 import os
 
 import pytest
@@ -10,6 +12,33 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # a process per core: threads of each w
     os.environ["OMP_NUM_THREADS"] = "1"
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is first imported
+LANGUAGE = {"triton.language", "triton.language.core"}
+
+
+def pytest_configure() -> None:
+    if os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton"):
+        patch_the_language_once_per_kernel()
+
+
+def patch_the_language_once_per_kernel() -> None:
+    """The interpreter does so for every function that a kernel calls as well, which takes it 40 % of its time."""
+    from triton.runtime import interpreter
+
+    patch = interpreter._patch_lang
+    patched: set[str] = set()  # names of modules, while a kernel runs
+
+    def patch_once(fn):
+        modules = {x.__name__ for x in fn.__globals__.values() if inspect.ismodule(x)} & LANGUAGE
+        if patched and modules <= patched:
+            return None
+        scope, outermost = patch(fn), not patched
+        patched.update(modules)
+        if outermost:
+            restore = scope.restore
+            scope.restore = lambda: (patched.clear(), restore())
+        return scope
+
+    interpreter._patch_lang = patch_once
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

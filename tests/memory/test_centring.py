@@ -133,7 +133,11 @@ def test_the_mass_comes_with_the_sums(activation, causal):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-@pytest.mark.parametrize("settings", [{"alpha": 1.0}, {"activation": "relu_fourth", "norm": "mass"}], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [{"alpha": 1.0}, *({"activation": name, "norm": "mass"} for name in ("relu_fourth", "relu_eighth"))],
+    ids=str,
+)
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("causal", [False, True])
 def test_in_half_precision_by_the_kernels(causal, head_dim, settings):

@@ -166,7 +166,10 @@ class TestTraining:
     @pytest.mark.parametrize("dynamic", [None, True])
     @pytest.mark.parametrize("activation", ["relu", "softmax"])
     def test_compiles_as_one_graph(self, activation, dynamic):
-        model = make(activation, regulariser={"mass": 0.1} if activation == "relu" else {}).train()
+        fields = {"encoder_layers": 1, "decoder_layers": 1} | (
+            {"regulariser": {"mass": 0.1}} if activation == "relu" else {}
+        )
+        model = make(activation, **fields).train()
         inputs = batch() | {"labels": torch.randint(3, VOCAB, (2, 5))}
         compiled = torch.compile(model, fullgraph=True, dynamic=dynamic, backend="aot_eager")
         torch.testing.assert_close(compiled(**inputs).loss, model(**inputs).loss)

@@ -1,3 +1,4 @@
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,10 @@ def test_a_process_stays_with_an_arm(bench: Bench, tmp_path: Path) -> None:
     other = todo.take(None)
     taken = [one, other, todo.take(other), todo.take(other), todo.take(one)]
     assert [cell and (cell.arm.name, cell.seed) for cell in taken] == [("a", 0), ("b", 0), ("b", 1), ("a", 1), None]
+
+
+def test_a_process_with_nothing_left_to_do_ends_and_leaves_the_gpu_to_others(tmp_path: Path) -> None:
+    worker = _Worker(2, tmp_path / "log", lambda *_: None)
+    worker.process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    worker.work(Todo([]))
+    assert worker.process.poll() == 0

@@ -77,8 +77,6 @@ def run_cells(cells: Sequence[Cell], jobs: int, log: Path, watch: Watch = lambda
             for worker in workers:
                 worker.stop()
             raise
-    for worker in workers:
-        worker.close()
 
 
 class _Worker:
@@ -95,6 +93,7 @@ class _Worker:
         while not self.stopped:
             cell = todo.take(cell)
             if cell is None:
+                self.close()  # an idle process would keep the GPU's memory from those that are still at work
                 return
             self.watch(cell, "running")
             began = time.monotonic()

@@ -7,6 +7,7 @@ from reluformer.study.experiment import Arm, Column, Experiment
 from reluformer.study.experiments._memories import (
     ATTENTIONS,
     CENTRED,
+    EIGHTH,
     OVER_ITS_MASS,
     POWER,
     RELA,
@@ -65,7 +66,7 @@ def _models(scale: Scale) -> dict[str, dict[str, Any]]:
         "power 1": RELU | attention(**POWER | {"activation": "relu", "bias": 1.0}),
         "power 2": RELU | attention(**POWER | {"activation": "relu_squared", "bias": 2.0}),
         "power 4": RELU | attention(**POWER),
-        "power 8": RELU | attention(**POWER | {"activation": "relu_eighth", "bias": 8.0}),
+        "power 8": EIGHTH,
         "power 4, no query-key norm": RELU | attention(**POWER | {"query_key_norm": False}),
         "power 4, rotary": RELU | attention(**POWER) | {"positions": "rotary"},
         "softmax, query-key norm, rotary": NORMED_SOFTMAX | {"positions": "rotary"},
@@ -105,7 +106,7 @@ def _tuned(full: dict[str, Any], centred: dict[str, Any]) -> dict[str, dict[str,
     """Those that have learning rates of their own to find; a query-key norm allows for higher ones."""
     normed = {"softmax": NORMED_SOFTMAX, "centred": RELU | attention(**CENTRED, query_key_norm=True)}
     plain = {"softmax": {}, "full": full, "centred": centred}
-    plain["power 4"] = RELU | attention(**POWER)
+    plain |= {"power 4": RELU | attention(**POWER), "power 8": EIGHTH}
     return plain | {f"{name}, query-key norm": model for name, model in normed.items()}
 
 
