@@ -23,10 +23,10 @@ MODEL: dict[str, Any] = {
 }  # fmt: skip
 
 
-def prepare_data(folder: Path) -> Path:
+def prepare_data(folder: Path, lengths: tuple[int, ...] = (0, 60)) -> Path:
     inputs = (write_corpus(folder / "train.jsonl", 60),)
     valid = (write_corpus(folder / "valid.jsonl", 4, 9),)
-    prepare(Plan(inputs, Languages("en", "de"), valid, vocab=300, lengths=(0, 60)), folder / "data", 1)
+    prepare(Plan(inputs, Languages("en", "de"), valid, vocab=300, lengths=lengths), folder / "data", 1)
     return folder / "data"
 
 

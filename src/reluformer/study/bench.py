@@ -4,6 +4,7 @@ import dataclasses
 import math
 import shutil
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from reluformer.study.experiment import Diverged
 from reluformer.study.locks import locked
 from reluformer.study.recalibration import Recalibration
 from reluformer.study.scales import Scale
+from reluformer.study.trunk import Trunk
 from reluformer.training.batching import CostBatches
 from reluformer.training.errors import TrainingError
 from reluformer.training.loading import longer_sides
@@ -65,19 +67,31 @@ class Bench:
     ) -> Trained:
         """The same, with the folder of the model; ``recalibrate`` sets gamma to unit mass again on the documents."""
         recipe = self.recipe(model, seed, length, **changes)
-        plain = {name: x for name, x in dataclasses.asdict(recipe).items() if name not in ("out", "data")}
-        extra = ["recalibrate"] if recalibrate else []
-        folder = self.work / "models" / hash_of([plain, self.scale.key(), self.corpus.key, *extra])
+        folder = self.work / "models" / self._key(recipe, *["recalibrate"] * recalibrate)
         recipe = dataclasses.replace(recipe, out=str(folder))
         with locked(folder.with_suffix(".lock")):
             note = read_json(folder / SCORED)
             if note is None:
-                note = self._train(recipe, folder, length, [Recalibration(recipe)] if recalibrate else [])
+                with self._begun(recipe) as callbacks:
+                    note = self._train(recipe, folder, length, callbacks + [Recalibration(recipe)] * recalibrate)
                 write_json(folder / SCORED, note)
                 shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         if note["diverged"]:
             raise Diverged(note["diverged"], note["result"])
         return Trained(folder / "model", note["result"])
+
+    def _key(self, recipe: Recipe, *more: str) -> str:
+        """Changes when the result of a run does."""
+        plain = {name: x for name, x in dataclasses.asdict(recipe).items() if name not in ("out", "data")}
+        return hash_of([plain, self.scale.key(), self.corpus.key, *more])
+
+    def _begun(self, recipe: Recipe) -> AbstractContextManager[list[TrainerCallback]]:
+        """While it is trained: what other runs have in common with it, up to their last stage, is trained once."""
+        *before, last = recipe.stages
+        if not before:
+            return nullcontext([])
+        common = dataclasses.replace(recipe, stages=(*before, dataclasses.replace(last, length=0)))
+        return Trunk(self.work / "trunks" / self._key(common), recipe).shared()
 
     def recipe(self, model: dict[str, Any], seed: int, length: int, **changes: Any) -> Recipe:
         """The recipe of a run; its ``out`` is still to be said."""

@@ -18,7 +18,7 @@ def arms(scale: Scale) -> list[Arm]:
 
 def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
     """Look into the memory that has the slots: the FFN, or self-attention where that has them instead."""
-    result = bench.train_and_score(arm.settings["model"], seed)
+    result = slots.run(arm, seed, bench)
     prefix = "ffn_" if "ffn_top" in result else "self_"
     return {name: result.get(f"{prefix}{name}") for name in MEASURES} | {"bleu": result["bleu"]}
 

@@ -9,13 +9,15 @@ from reluformer.study.scales import Scale
 
 PLACES = ("FFN", "key-value")
 REPEATED = (512, 2048, 4096)  # numbers of slots that are worth several seeds; the others show the course of a curve
+SHARE = 1 / 3  # of the updates at the large scale, which has 84 of these runs
 
 
 def arms(scale: Scale) -> list[Arm]:
     """Three activations, two places, every number of slots."""
+    recipe = {"recipe": {"steps": SHARE}} if scale.extras else {}
     return [
         Arm(
-            f"{name}, {place}, {slots}", {"model": model_of(name, place, slots)}, slots, f"{name}, {place}",
+            f"{name}, {place}, {slots}", {"model": model_of(name, place, slots)} | recipe, slots, f"{name}, {place}",
             seeds=None if slots in REPEATED else 1,
         )
         for place in PLACES
@@ -34,7 +36,7 @@ def model_of(name: str, place: str, slots: int) -> dict[str, Any]:
 
 def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
     """Train on sentences."""
-    return bench.train_and_score(arm.settings["model"], seed)
+    return bench.train_and_score(arm.settings["model"], seed, **arm.settings.get("recipe", {}))
 
 
 EXPERIMENT = Experiment(
