@@ -317,6 +317,5 @@ def test_many_models_are_compiled_in_one_process() -> None:
         model = ReLUFormerForConditionalGeneration(config).train()
         counter = torch._dynamo.testing.CompileCounter()
         _compile(model, backend=counter)
-        ids = torch.arange(2, 8)[None].repeat(2, 1)
-        model(ids, labels=ids).loss.backward()
+        model.get_encoder()(torch.arange(2, 8)[None].repeat(2, 1))
         assert counter.frame_count > 0
