@@ -9,7 +9,7 @@ from reluformer.study.scales import SCALES
 def test_every_model_is_tested_at_every_length(bench: Bench) -> None:
     keys = {column.key for column in EXPERIMENT.columns} | {plot.metric for plot in EXPERIMENT.plots}
     results = {arm.name: EXPERIMENT.run(arm, 0, bench) for arm in EXPERIMENT.arms(bench.scale)}
-    assert len(results) == 3 * 3 * len(bench.scale.reach)
+    assert len(results) == (3 * 3 + 1) * len(bench.scale.reach)
     for name, result in results.items():
         assert keys <= result.keys()
         assert ("curve" in result) == name.endswith(", 60")
@@ -25,12 +25,12 @@ def test_models_are_those_of_documents_where_they_can_be(bench: Bench) -> None:
     theirs = {
         bench.train(arm.settings["model"], 0, 60).folder
         for arm in documents.EXPERIMENT.arms(bench.scale)
-        if arm.series in ("ReLUFormer", "Transformer")
+        if arm.series in ("ReLUFormer", "power 8", "Transformer")
     }
     arms = {arm.series: arm.settings for arm in EXPERIMENT.arms(bench.scale)}
     ours = {
         bench.train(arms[name]["model"], 0, arms[name]["length"], **arms[name].get("recipe", {})).folder
-        for name in ("ReLU, scaled by n", "softmax")
+        for name in ("ReLU, scaled by n", "power 8", "softmax")
     }
     assert ours == theirs
 
