@@ -19,6 +19,7 @@ from reluformer.study.experiments._memories import (
 from reluformer.study.scales import Scale
 
 NORMED_SOFTMAX = attention(**ATTENTIONS["softmax"], query_key_norm=True)
+SQUARED_FFN = {"ffn": {"activation": "relu_squared"}}
 SHARE = 1 / 3  # of the updates: enough to see who learns faster
 
 
@@ -71,6 +72,13 @@ def _models(scale: Scale) -> dict[str, dict[str, Any]]:
         "power 4, rotary": RELU | attention(**POWER) | {"positions": "rotary"},
         "softmax, query-key norm, rotary": NORMED_SOFTMAX | {"positions": "rotary"},
         "power 4, not centred": RELU | attention(**POWER | {"centred": False}),
+        "power 8, bias 4": RELU | attention(**EIGHTH["cross"] | {"bias": 4.0}),
+        "power 8, output gate": RELU | attention(**EIGHTH["cross"] | {"output_gate": True}),
+        "power 8, squared FFN": EIGHTH | SQUARED_FFN,
+        "power 8, output gate, squared FFN": RELU | attention(**EIGHTH["cross"] | {"output_gate": True}) | SQUARED_FFN,
+        "softmax, query-key norm, output gate, squared FFN": (
+            attention(**ATTENTIONS["softmax"], query_key_norm=True, output_gate=True) | SQUARED_FFN
+        ),
     }
 
 
