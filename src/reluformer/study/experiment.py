@@ -69,7 +69,8 @@ class Claim:
         arm: Stands left of the relation.
         other: Stands right of it.
         relation: ``>``, ``<``, or ``=``, which means within ``margin``.
-        margin: Least difference that counts, or with ``=`` the most.
+        margin: Least difference that counts, or with ``=`` the most. With ``>`` and ``<`` it may be negative: so much
+            may be lost by what still matches.
         paper: The paper's figures as text, empty if unknown.
     """
 

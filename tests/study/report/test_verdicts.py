@@ -25,6 +25,8 @@ HIGH, LOW = (34.1, 34.2, 34.3), (33.0, 33.1, 33.2)
         (">", 0.5, HIGH, LOW, HOLDS),
         (">", 2, HIGH, LOW, FAILS),
         ("<", 2, LOW, HIGH, FAILS),
+        (">", -0.5, (34.0, 34.1, 34.2), HIGH, HOLDS),  # may lose that much
+        (">", -0.5, LOW, HIGH, FAILS),
         ("=", 0.5, HIGH, (34.15, 34.2, 34.25), HOLDS),
         ("=", 0.5, HIGH, LOW, FAILS),
         ("=", 0.1, HIGH, (34.15, 34.2, 34.25), OPEN),

@@ -1,6 +1,5 @@
 """The activation of attention: what ReLU needs to converge, and what it is worth against softmax and its relatives."""
 
-import dataclasses
 from typing import Any
 
 from reluformer.study.bench import Bench
@@ -20,23 +19,10 @@ from reluformer.study.experiments._memories import (
 from reluformer.study.scales import Scale
 
 NEAR_ONE = 3  # keys for which unit mass means a gamma of about 1
-# Learning rates as multiples of the scale's, where another was the best of those that ``attempts`` tried.
-TUNED: dict[str, float] = {}
 
 
 def arms(scale: Scale) -> list[Arm]:
     """The ablation of the paper, its baselines, ReLU over its mass, and the best of ``attempts``."""
-    return [_tuned(arm, scale) if scale.extras else arm for arm in _arms(scale)]
-
-
-def _tuned(arm: Arm, scale: Scale) -> Arm:
-    if arm.name not in TUNED:
-        return arm
-    optimiser = {"optimiser": {"lr": TUNED[arm.name] * scale.lr}}
-    return dataclasses.replace(arm, settings=arm.settings | {"recipe": arm.settings.get("recipe", {}) | optimiser})
-
-
-def _arms(scale: Scale) -> list[Arm]:
     weight = scale.regulariser
     return [
         Arm("softmax", {"model": {}}),
@@ -101,8 +87,8 @@ EXPERIMENT = Experiment(
         Claim("the mass term is needed", "bleu", "full", "+ entropy term", paper="1.37 less without it"),
         Claim("the mass term raises the entropy", "entropy", "full", "+ entropy term", paper="1.52 less without it"),
         Claim("ReLU over its mass is as good as softmax", "bleu", "ReLU over its mass", "softmax", "=", 0.3),
-        Claim("ReLU to the eighth over its mass is as good as softmax", "bleu", "power 8", "softmax", "=", 0.3),
-        Claim("and as softmax with its query-key norm", "bleu", "power 8", "softmax, query-key norm", "=", 0.3),
+        Claim("ReLU to the eighth over its mass at least matches softmax", "bleu", "power 8", "softmax", ">", -0.3),
+        Claim("and softmax with its query-key norm", "bleu", "power 8", "softmax, query-key norm", ">", -0.3),
         Claim("sparsemax is lower", "bleu", "full", "sparsemax", paper="lower"),
         Claim("1.5-entmax is lower", "bleu", "full", "1.5-entmax", paper="lower"),
         Claim("ReLA is lower", "bleu", "full", "ReLA", paper="lower"),

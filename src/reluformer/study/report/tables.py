@@ -50,7 +50,8 @@ def claim_table(sections: Sequence[Section], with_experiment: bool) -> Table:
             found = verdict(claim, section)
             measured = f"{claim.metric}: {claim.arm} {claim.relation} {claim.other}"
             if claim.margin:
-                measured += f" {'±' if claim.relation == '=' else 'by'} {claim.margin:g}"
+                how = "±" if claim.relation == "=" else "by" if claim.margin > 0 else "less"
+                measured += f" {how} {abs(claim.margin):g}"
             rows.append(
                 (
                     Text(found.word, bold=True, tone=TONES[found.word]),
