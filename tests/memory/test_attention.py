@@ -204,3 +204,11 @@ class TestPro:
 def test_errors(options, message):
     with pytest.raises(ValueError, match=message):
         Attention(32, **{"settings": MemorySettings(), **options})
+
+
+def test_a_mask_of_pairs_may_leave_out_leading_dimensions():
+    attention, x = Attention(32, 4, MemorySettings(slots=2)), torch.randn(2, 9, 32)
+    pairs = torch.rand(9, 9) > 0.4
+    expected, _ = attention(x, attn_mask=pairs[None, None])
+    for mask in (pairs, pairs[None]):
+        torch.testing.assert_close(attention(x, attn_mask=mask)[0], expected)

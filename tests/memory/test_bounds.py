@@ -16,6 +16,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "relu": {"bias": 0.1},
     "relu squared, fixed gamma": {"activation": "relu_squared", "gamma": "fixed", "alpha": 1.0},
     "relu over mass": {"norm": "mass", "bias": 0.3},
+    "power 8 over mass": {"activation": "relu_eighth", "norm": "mass"},
     "softmax": {"activation": "softmax", "alpha": 0.0, "gamma": "none"},
     "softmax, scaled": {"activation": "softmax", "temperature": 2.0},
 }
@@ -131,3 +132,14 @@ def test_what_has_no_bounds_is_refused(settings: dict[str, Any], words: str) -> 
     attention.softmax_share = torch.tensor(0.5)
     with pytest.raises(ValueError, match="softmax_share"):
         attention_bounds(attention, Interval.around(torch.randn(1, 2, WIDTH), 0.1))
+
+
+def test_a_row_of_small_scores_over_its_mass_is_inside() -> None:
+    attention = Attention(1, 1, MemorySettings("relu_eighth", norm="mass")).double()
+    with torch.no_grad():
+        for layer in (attention.query, attention.key, attention.value, attention.output):
+            layer.weight.fill_(1.0)
+            layer.bias.zero_()
+    x = torch.full((1, 1, 1), 0.15, dtype=torch.float64)  # a score of 0.0225
+    bounds = attention_bounds(attention, Interval.around(x, 1e-6))
+    assert bounds.lower <= attention(x)[0] <= bounds.upper

@@ -62,3 +62,13 @@ def test_a_dead_row_over_its_mass_is_zero_in_half_precision_too(dtype):
     ffn = KeyValueMemory(4, MemorySettings(norm="mass", slots=3)).to(dtype)
     torch.nn.init.ones_(ffn.keys.weight)
     assert torch.equal(ffn(-torch.ones(1, 4, dtype=dtype)), torch.zeros(1, 4, dtype=dtype))
+
+
+def test_powers_in_half_precision_have_the_range_of_float32():
+    torch.manual_seed(0)
+    ffn = KeyValueMemory(64, MemorySettings("relu_eighth", norm="mass", alpha=0.0, slots=256, bias=0.0))
+    x = 4 * torch.randn(2, 5, 64)
+    expected = ffn(x)
+    found = ffn.half()(x.half())
+    assert found.dtype == torch.float16
+    torch.testing.assert_close(found.float(), expected, atol=5e-3, rtol=5e-2)

@@ -249,3 +249,29 @@ def test_a_power_over_its_mass_does_not_overflow(n, activation, power):
     weights = weights_of(half[0].double(), half[1].double(), settings, bias=bias.double())
     assert (q @ k.mT / 4).max() > 40
     torch.testing.assert_close(out.double(), weights @ half[2].double(), atol=5e-3, rtol=5e-3)
+
+
+@pytest.mark.parametrize("activation", ["relu", "relu_squared", "relu_fourth", "relu_eighth"])
+@pytest.mark.parametrize("training", [False, True], ids=["a step", "all rows"])
+def test_small_scores_over_their_mass_are_a_distribution_whatever_is_padded(activation, training):
+    settings, one = MemorySettings(activation, norm="mass"), torch.ones(1, 1, 1, 1)
+    padding = {"key_mask": torch.arange(16)[None] < 1}
+    with torch.set_grad_enabled(training):
+        alone, _ = lookup(0.02 * one, one, 3 * one, settings)
+        padded, _ = lookup(0.02 * one, one.expand(1, 1, 16, 1), 3 * one.expand(1, 1, 16, 1), settings, **padding)
+    torch.testing.assert_close(alone, 3 * one)
+    torch.testing.assert_close(padded, 3 * one)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"activation": "relu_eighth", "bias": 1.0}, {"activation": "relu_fourth", "bias": 4.0}]
+)
+def test_a_step_in_half_precision_has_the_range_of_all_rows(settings):
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 1, 2, 2000, 16).half()
+    settings = MemorySettings(**settings)
+    options = {"gamma": torch.full((2,), 1e3).half(), "bias": torch.full((2,), settings.bias).half()}
+    with torch.no_grad():
+        step, _ = lookup(q[:, :, -1:], k, v, settings, **options)
+    weights = weights_of(q[:, :, -1:].double(), k.double(), settings, **{x: y.double() for x, y in options.items()})
+    torch.testing.assert_close(step.double(), weights @ v.double(), atol=5e-2, rtol=5e-3)

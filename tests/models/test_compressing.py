@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM, GenerationConfig
 
 from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration, ReLUFormerModel
 from reluformer.models.compressing import (
@@ -97,3 +97,14 @@ def test_a_model_without_its_head_reads_it(folders) -> None:
 def test_what_is_not_finite_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match=r"a.weight must be finite to be compressed, got inf or nan"):
         compress({"a.weight": torch.tensor([[1.0, value]])})
+
+
+def test_options_are_those_of_a_plain_folder(folders) -> None:
+    wanted = GenerationConfig(num_beams=4)
+    for folder in folders:
+        model = ReLUFormerForConditionalGeneration.from_pretrained(
+            folder.parent, subfolder=folder.name, dropout=0.25, dtype=torch.bfloat16, generation_config=wanted
+        )
+        assert model.config.dropout == 0.25
+        assert model.dtype == torch.bfloat16
+        assert model.generation_config.num_beams == 4

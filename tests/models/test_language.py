@@ -273,6 +273,27 @@ def test_gives_either_tokens_or_their_embeddings():
         model(ids, attention_mask=torch.ones(1, 1, 2, 2))
 
 
+def test_a_mask_must_be_for_all_tokens():
+    """One that is too short would be taken for one that hides the rest."""
+    model, ids = make(), batch()["input_ids"]
+    short = torch.ones_like(ids)[:, 1:]
+    with pytest.raises(ValueError, match=rf"attention_mask must be for all {ids.shape[1]} tokens, got the shape"):
+        model(ids, attention_mask=short)
+    past = model(ids).past_key_values
+    with pytest.raises(ValueError, match=rf"attention_mask must be for all {ids.shape[1] + 1} tokens"):
+        model(ids[:, :1], attention_mask=torch.ones_like(ids), past_key_values=past)
+
+
+def test_what_cannot_be_had_is_refused_and_some_logits_are_those_of_all():
+    model, ids = make(), batch()["input_ids"]
+    with pytest.raises(ValueError, match="output_attentions must be False"):
+        model(ids, output_attentions=True)
+    logits = model(ids).logits
+    torch.testing.assert_close(model(ids, logits_to_keep=2).logits, logits[:, -2:])
+    some = torch.tensor([0, 3])
+    torch.testing.assert_close(model(ids, logits_to_keep=some).logits, logits[:, some])
+
+
 @pytest.mark.parametrize("family", ["reluformer-lm-forget", "transformer-lm-forget-pro"])
 def test_learns_to_go_on_with_a_pattern(family):
     """Two random tokens in turn: from the third on there is no doubt what follows."""

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from reluformer.models.loss import IGNORED, token_losses
+from reluformer.models.loss import IGNORED, token_losses, with_cost
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -23,3 +23,11 @@ def test_with_and_without_smoothing(smoothing: float, items: torch.Tensor | int 
     torch.testing.assert_close((loss, nll), (expected, plain.detach()))
     torch.testing.assert_close(torch.autograd.grad(loss, logits), torch.autograd.grad(expected, logits))
     assert not nll.requires_grad
+
+
+@pytest.mark.parametrize("items", [7, torch.tensor(7)], ids=str)
+def test_a_batch_brings_its_share_of_the_regularisation(items: torch.Tensor | int) -> None:
+    loss, cost, labels = torch.tensor(2.0), torch.tensor(0.7), torch.tensor([[1, 2, IGNORED], [3, IGNORED, IGNORED]])
+    assert with_cost(loss, None, labels, items) is loss
+    torch.testing.assert_close(with_cost(loss, cost, labels, None), loss + cost)
+    torch.testing.assert_close(with_cost(loss, cost, labels, items), loss + 3 / 7 * cost)

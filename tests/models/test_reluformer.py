@@ -374,3 +374,17 @@ def test_hugging_face_s_own_trainer_evaluates(tmp_path, smoothing):
 def test_a_missing_target_is_called_by_its_name():
     with pytest.raises(ValueError, match="give either decoder_input_ids or decoder_inputs_embeds, and not both"):
         make()(torch.tensor([[3, 4, 2]]))
+
+
+def test_masks_must_be_for_all_tokens():
+    model, inputs = make(), batch()
+    ids, short = inputs["input_ids"], inputs["attention_mask"][:, :6]
+    source = model.model.encoder(ids).last_hidden_state
+    with pytest.raises(ValueError, match="attention_mask must be for all 9 tokens, got the shape"):
+        model(ids, attention_mask=short, decoder_input_ids=ids)
+    with pytest.raises(ValueError, match="attention_mask must be for all 9 tokens, got the shape"):
+        model(attention_mask=short, encoder_outputs=(source,), decoder_input_ids=ids)
+    with pytest.raises(ValueError, match="decoder_attention_mask must be for all 9 tokens, got the shape"):
+        model(**inputs, decoder_input_ids=ids, decoder_attention_mask=short)
+    with pytest.raises(ValueError, match="output_attentions must be False"):
+        model(**inputs, decoder_input_ids=ids, output_attentions=True)

@@ -1,6 +1,7 @@
 """``reluformer inspect`` on a tiny model with random weights."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -100,7 +101,12 @@ def test_usual_maps(folder: Path, tmp_path: Path) -> None:
 def test_refusals(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\xff")
+    shutil.copytree(folder, tmp_path / "broken")
+    weights = tmp_path / "broken" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:200])
     refused = {
+        ("a", "--model", tmp_path / "broken"): "cannot inspect",
+        ("a", "--model", folder, "--out", "/proc/nowhere"): "cannot write",
         (" ", "--model", folder): "takes a text, got an empty one",
         (tmp_path / "bytes.txt", "--model", folder): "cannot read",
         ("a", "--model", folder, "--target", ""): "takes a text, got an empty one",

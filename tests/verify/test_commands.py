@@ -85,6 +85,7 @@ def test_wrong_argument_is_one_line(
         ({"pixels": np.zeros((5, 8, 8))}, "cannot read pixels and labels"),
         ({"pixels": np.zeros((5, 64)), "labels": np.zeros(5)}, "must hold pixels (N, rows, columns) and labels (N,)"),
         ({"pixels": np.full((5, 8, 8), 16.0), "labels": np.zeros(5)}, "must hold pixels from 0 to 1"),
+        ({"pixels": np.zeros((1, 8, 8)), "labels": np.zeros(1)}, "takes at least two images"),
     ],
 )
 def test_wrong_data_is_one_line(
@@ -103,4 +104,25 @@ def test_data_must_fit_the_model(capsys: pytest.CaptureFixture[str], tmp_path: P
     status, _, err = run(capsys, str(tmp_path / "m"), "--data", str(tmp_path / "small.npz"))
     assert status == 2
     assert "takes 8 x 8 images of 10 classes, the data has 4 x 4" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("left", [0, 100], ids=["nothing", "a part"])
+def test_a_broken_file_of_images_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path, left: int) -> None:
+    path = tmp_path / "broken.npz"
+    np.savez(path, pixels=np.zeros((5, 8, 8)), labels=np.zeros(5))
+    path.write_bytes(path.read_bytes()[:left])
+    status, _, err = run(capsys, "--train", "relu", "--data", str(path))
+    assert status == 2
+    assert "cannot read pixels and labels" in err
+    assert err.count("\n") == 1
+
+
+def test_a_broken_model_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    run(capsys, "--train", "relu", "--epochs", "1", "--limit", "2", "--out", str(tmp_path / "made"))
+    weights = tmp_path / "made" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:200])
+    status, _, err = run(capsys, str(tmp_path / "made"), "--limit", "2")
+    assert status == 2
+    assert "cannot load" in err
     assert err.count("\n") == 1

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from reluformer.memory.activations import FUSED
-from reluformer.memory.calibration import expected_mass
+from reluformer.memory.calibration import expected_mass, start_gamma
 from reluformer.memory.scale import Gamma
 from reluformer.memory.settings import MemorySettings
 from reluformer.ops import relu_attention
@@ -37,7 +37,7 @@ class AttentionMemory(nn.Module):
     def start(self, length: int, causal: bool) -> None:
         """Set what it learns by formula, for sequences of this length; what a checkpoint brought or was set stays."""
         if _claim(self.gamma.log_gamma):
-            self.gamma.start_at(expected_mass(self.settings, length, causal))
+            start_gamma(self.gamma, expected_mass(self.settings, length, causal))
         if self.bias is not None and _claim(self.bias):
             nn.init.constant_(self.bias, float(self.settings.bias or 0.0))
 

@@ -143,6 +143,8 @@ class Attention(nn.Module):
         carry: Carry | None = None,
     ) -> dict[str, Any]:
         """What the lookup takes."""
+        if attn_mask is not None:
+            attn_mask = attn_mask[(None,) * (4 - attn_mask.dim())]
         q = self._split(self.query(x), self.query_norm)  # (B, H, N, D)
         log_forget = None if self.forget is None else self.forget(x)  # (B, H, N)
 

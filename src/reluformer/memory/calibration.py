@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from reluformer.memory.activations import NORMALISED, weigh
 from reluformer.memory.attention import Attention
 from reluformer.memory.feedforward import KeyValueMemory
+from reluformer.memory.scale import Gamma
 from reluformer.memory.settings import MemorySettings
 
+LEAST_MASS = 1e-6  # below it, weights of either sign cancel but for rounding, or nearly all rows are dead
 STEPS = 4001  # of the numeric integral over the normal distribution, between -8 and 8
 
 
@@ -61,6 +63,12 @@ def _normal_mean(function: Callable[[Tensor], Tensor]) -> Tensor:
     return torch.trapezoid(density * function(z), z)
 
 
+def start_gamma(gamma: Gamma, mass: float) -> None:
+    """Let weights of this mean mass sum to 1; those that cancel, or are hardly ever there, stay as they are."""
+    if mass > LEAST_MASS:
+        gamma.start_at(mass)
+
+
 def start_gammas(model: nn.Module, length: int) -> None:
     """Set the gamma of every memory of a model by the formula, for sequences of this length."""
     for module in model.modules():
@@ -70,8 +78,7 @@ def start_gammas(model: nn.Module, length: int) -> None:
             mass = expected_mass(module.settings, module.settings.slots)
         else:
             continue
-        if mass > 0:  # identity weights cancel: there is nothing to scale to 1
-            module.gamma.start_at(mass)
+        start_gamma(module.gamma, mass)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reluformer.memory.activations import NORMALISED, weigh
+from reluformer.memory.activations import FUSED, NORMALISED, weigh
 from reluformer.memory.norms import output_norm
 from reluformer.memory.scale import Gamma
 from reluformer.memory.settings import MemorySettings
@@ -42,17 +42,20 @@ class KeyValueMemory(nn.Module):
         """Weights over the slots, ``(..., slots)``."""
         settings = self.settings
         scores: Tensor = self.keys(x)
+        dtype = scores.dtype
+        if dtype == torch.float16 and FUSED.get(settings.activation, 1) > 1:
+            scores = scores.float()  # whose powers float16 has no range for, before they are divided
         if settings.activation in NORMALISED and settings.temperature != 1:
             scores = scores / settings.temperature
         weights = weigh(scores, settings.activation, float(settings.slots))
         if settings.norm == "mass":
             mass = weights.sum(-1, keepdim=True, dtype=torch.promote_types(weights.dtype, torch.float32))
-            return (weights / mass.clamp_min(TINY)).to(weights.dtype)  # float16 has no TINY: 0 / 0 in a dead row
+            return (weights / mass.clamp_min(TINY)).to(dtype)  # float16 has no TINY: 0 / 0 in a dead row
         gamma = self.gamma()
         divisor = (settings.slots / 2) ** settings.alpha
         if gamma is not None:
-            return weights.div(gamma.mul(divisor).to(weights.dtype))
-        return weights if divisor == 1 else weights / divisor
+            return weights.div(gamma.mul(divisor).to(weights.dtype)).to(dtype)
+        return (weights if divisor == 1 else weights / divisor).to(dtype)
 
     @torch.no_grad()
     def calibrate_on(self, x: Tensor, query_mask: Tensor | None = None) -> None:

@@ -26,7 +26,7 @@ from reluformer.ops.statistics import TINY, entropy_from_sums, row_sums
 from reluformer.ops.visibility import UNBOUNDED, Band, band_mask, count_visible
 
 MASKED = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # cuDNN takes masks too, and has failed backwards with them
-MOST_IN_HALF = 4  # the power over its mass that float16 has the range for
+MOST_IN_HALF = 4  # the power over its mass that float16 has the range for, in sums that are kept small
 FEW = 16  # queries whose weights are written out: beams that look into one source
 
 
@@ -58,7 +58,14 @@ def lookup(
     sum the mass of its row: division by the mass needs no statistics then. Returns the sums and, if asked, their
     statistics, those of the first ``stats_batch`` sequences or of all.
     """
-    if q.dtype == torch.float16 and settings.norm == "mass" and FUSED.get(settings.activation, 1) > MOST_IN_HALF:
+    n = q.shape[2]
+    few_rows = (  # the length comes last: in training torch.compile would make a graph for each answer
+        settings.activation in FUSED
+        and not return_stats
+        and not torch.is_grad_enabled()
+        and (n == 1 or (n <= FEW and not causal))
+    )
+    if q.dtype == torch.float16 and FUSED.get(settings.activation, 1) > _most_in_half(settings, few_rows):
         gamma, bias, log_forget = (None if x is None else x.float() for x in (gamma, bias, log_forget))
         with torch.autocast(q.device.type, enabled=False):
             out, stats = lookup(
@@ -68,13 +75,6 @@ def lookup(
             )  # fmt: skip
         return out.to(q.dtype), stats
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    n = q.shape[2]
-    few_rows = (  # the length comes last: in training torch.compile would make a graph for each answer
-        settings.activation in FUSED
-        and not return_stats
-        and not torch.is_grad_enabled()
-        and (n == 1 or (n <= FEW and not causal))
-    )
     fused = settings.activation in FUSED and (few_rows or causal or log_forget is None)
     fades = None
     if log_forget is not None and (few_rows or not fused):
@@ -89,7 +89,9 @@ def lookup(
             q = centre(q, k, bias, scale, causal=causal, key_mask=key_mask, attn_mask=attn_mask)
             bias = None
         power, alpha, by_mass = FUSED[settings.activation], settings.alpha, settings.norm == "mass"
-        if by_mass:  # in which all factors cancel: take those that keep sums small
+        if by_mass:  # in which all factors cancel
+            alpha = 0.0
+        if by_mass and q.dtype == torch.float16:  # take those that keep sums small
             scale, bias, alpha = scale / power, None if bias is None else bias / power, 1.0
         result = relu_attention(
             q, k, v, gamma=gamma, alpha=alpha, power=power, bias=bias, scale=scale, causal=causal,
@@ -119,6 +121,13 @@ def lookup(
     return _written_out(
         q, k, v, settings, gamma, bias, scale, causal, key_mask, attn_mask, fades, bool(return_stats), stats_batch
     )
+
+
+def _most_in_half(settings: MemorySettings, few_rows: bool) -> int:
+    """The highest power that float16 has the range for: kernels divide before they round, few rows do not."""
+    if few_rows:
+        return 1
+    return MOST_IN_HALF if settings.norm == "mass" else max(FUSED.values())
 
 
 def weights_of(
@@ -221,10 +230,7 @@ def _few_rows(
     power = FUSED[settings.activation]
     visible = _visible(n, m, False, key_mask, attn_mask, q.device)
     plain = visible is None and bias is None and limit is None
-    if settings.norm == "mass":  # in which all factors cancel: take one that keeps sums small
-        shrink = (max(m, 1) / 2) ** (-1 / power) / power
-        scale, bias = scale * shrink, None if bias is None else bias * shrink
-    elif plain:  # a factor of all weights is one of all scores
+    if plain and settings.norm != "mass":  # a factor of all weights is one of all scores
         scale = scale * (m / 2) ** (-settings.alpha / power)
     queries, keys = q.reshape(b * key_heads, -1, d), k.reshape(b * key_heads, m, d)
     weights = torch.baddbmm(q.new_empty(1, 1, 1), queries, keys.mT, beta=0, alpha=scale)  # (B * Hk, groups * N, M)

@@ -1,6 +1,7 @@
 """What all models have in common, as Hugging Face models: how weights start, and what they can do."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -14,6 +15,15 @@ from reluformer.memory.persistent import PersistentMemory
 from reluformer.memory.regulariser import Regulariser
 from reluformer.memory.scale import Gamma
 from reluformer.models.base_configuration import MemoryConfig
+
+
+def refuse_weights(options: Mapping[str, Any]) -> None:
+    """Say so where a caller asks for what no model of memories has: all weights of an attention at a time."""
+    if options.get("output_attentions"):
+        raise ValueError(
+            "output_attentions must be False: the whole weights are never there; reluformer.report.attention_maps, "
+            "or `reluformer inspect`, shows those of a head"
+        )
 
 
 class MemoryModel(PreTrainedModel):
@@ -34,7 +44,7 @@ class MemoryModel(PreTrainedModel):
     def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Any = None, *args: Any, **more: Any) -> None:
         """As the base class does it, where gradients survive it: reentrant checkpoints drop those of the statistics."""
         reentrant = (gradient_checkpointing_kwargs or {}).get("use_reentrant")
-        if reentrant and Regulariser(**(self.config.regulariser or {})).costs:
+        if reentrant and Regulariser(**(getattr(self.config, "regulariser", None) or {})).costs:
             raise ValueError("use_reentrant must be False beside a regulariser, whose gradient it would drop, got True")
         super().gradient_checkpointing_enable(gradient_checkpointing_kwargs, *args, **more)
 

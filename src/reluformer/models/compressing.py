@@ -78,6 +78,9 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         return {name: file.get_tensor(name) for name in names}
 
 
+HUB_OPTIONS = ("subfolder", "local_files_only", "cache_dir", "revision", "token", "force_download", "use_safetensors")
+
+
 class CompressedMixin:
     """``from_pretrained`` of a model that reads folders of compressed weights too."""
 
@@ -88,18 +91,21 @@ class CompressedMixin:
         """As the base class does it."""
         base: Any = super()
         name = pretrained_model_name_or_path
-        folder = None if name is None else Path(name)
+        folder = None if name is None else Path(name, options.get("subfolder", ""))
         if folder is None or not is_compressed(folder):
             return base.from_pretrained(name, *args, **options)
-        config = options.pop("config", None)
-        if config is None:
-            config = cls.config_class.from_pretrained(folder)
-        for unused in ("local_files_only", "cache_dir", "revision", "token", "force_download", "use_safetensors"):
+        for unused in HUB_OPTIONS:
             options.pop(unused, None)
+        config = options.pop("config", None)
+        if config is None:  # which takes what it knows; a dtype is the model's all the same
+            dtypes: dict[str, Any] = {x: options.pop(x) for x in ("dtype", "torch_dtype") if x in options}
+            config, options = cls.config_class.from_pretrained(folder, return_unused_kwargs=True, **options)
+            options |= dtypes
         weights = decompress(read_weights(folder))
         found = base.from_pretrained(None, *args, config=config, state_dict=weights, **options)
         model = found[0] if isinstance(found, tuple) else found  # output_loading_info=True
         model.name_or_path = str(folder)
-        if model.can_generate() and (folder / "generation_config.json").is_file():
+        given = options.get("generation_config") is not None
+        if model.can_generate() and not given and (folder / "generation_config.json").is_file():
             model.generation_config = type(model.generation_config).from_pretrained(folder)
         return found

@@ -11,10 +11,11 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling, ImageClass
 from transformers.utils.generic import can_return_tuple
 
 from reluformer.memory.calibration import start_gammas
-from reluformer.models.base import MemoryModel
+from reluformer.models.base import MemoryModel, refuse_weights
 from reluformer.models.encoding import cost_of, encode
 from reluformer.models.image_configuration import ReLUFormerImageConfig
 from reluformer.models.layers import EncoderLayer, last_norm
+from reluformer.models.loss import with_cost
 from reluformer.models.patches import PatchEmbedding
 
 
@@ -68,9 +69,10 @@ class ReLUFormerImageModel(_ImageModel):
 
     @can_return_tuple
     def forward(
-        self, pixel_values: Tensor | None = None, output_hidden_states: bool | None = None, **_: Any
+        self, pixel_values: Tensor | None = None, output_hidden_states: bool | None = None, **more: Any
     ) -> _ModelOutput:
         """States of the tokens of the images ``(B, channels, height, width)``, and ``pooler_output (B, width)``."""
+        refuse_weights(more)
         if pixel_values is None:
             raise ValueError("pixel_values must be given")
         if output_hidden_states is None:
@@ -112,8 +114,7 @@ class ReLUFormerForImageClassification(_ImageModel):
         loss = None
         if labels is not None:
             loss = self.loss_function(labels, logits, self.config, num_items_in_batch=num_items_in_batch)
-            if out.regularisation is not None:
-                loss = loss + out.regularisation
+            loss = with_cost(loss, out.regularisation, labels, num_items_in_batch)
         return ReLUFormerImageOutput(
             loss=loss, logits=logits, hidden_states=out.hidden_states, regularisation=out.regularisation
         )

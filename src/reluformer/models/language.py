@@ -12,12 +12,11 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.utils.generic import can_return_tuple
 
 from reluformer.memory.calibration import start_gammas
-from reluformer.models.base import MemoryModel
+from reluformer.models.base import MemoryModel, refuse_weights
 from reluformer.models.encoding import cost_of, encode
 from reluformer.models.language_configuration import ReLUFormerLanguageConfig
 from reluformer.models.layers import CausalLayer
-from reluformer.models.loss import IGNORED, token_losses
-from reluformer.models.masks import needed
+from reluformer.models.loss import IGNORED, token_losses, with_cost
 from reluformer.models.tokens import TokenStack
 
 
@@ -70,6 +69,7 @@ class ReLUFormerLanguageModel(TokenStack, _LanguageModel):
         ``query_mask (B, N)`` tells the regulariser which tokens are no padding. Where padding is on the right no token
         sees it anyway, and this is cheaper than to mask it.
         """
+        refuse_weights(more)
         if more.get("position_ids") is not None:
             raise ValueError("position_ids must be None: positions count the tokens that attention_mask shows")
         if output_hidden_states is None:
@@ -78,7 +78,7 @@ class ReLUFormerLanguageModel(TokenStack, _LanguageModel):
         if past_key_values is None and use_cache and not self.training:
             past_key_values = DynamicCache(config=self.config)
         past: int | Tensor = 0 if past_key_values is None else past_key_values.get_seq_length()
-        mask = needed(attention_mask)
+        mask = self._needed(attention_mask, input_ids, inputs_embeds, past)
         x, rotate = self._enter(input_ids, inputs_embeds, mask, past)
         limit = None
         if past_key_values is not None and not (isinstance(past, int) and past == 0) and _is_static(past_key_values):
@@ -130,7 +130,7 @@ class ReLUFormerForCausalLM(_LanguageModel, GenerationMixin):
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        logits_to_keep: int = 0,
+        logits_to_keep: int | Tensor = 0,
         **options: Any,
     ) -> ReLUFormerLanguageOutput:
         """Logits of the tokens that follow and, with labels ``(B, N)``, their mean loss (-100 is left out).
@@ -143,7 +143,7 @@ class ReLUFormerForCausalLM(_LanguageModel, GenerationMixin):
             attention_mask: ``(B, past + N)``, 0 where there is padding.
             labels: ``(B, N)``.
             num_items_in_batch: What the sum of the losses is divided by, where a batch is one of several.
-            logits_to_keep: Make those of so many last tokens alone; 0 for all.
+            logits_to_keep: Make those of so many last tokens alone, or of the tokens with these indices; 0 for all.
             options: See above.
         """
         if labels is not None:
@@ -151,12 +151,13 @@ class ReLUFormerForCausalLM(_LanguageModel, GenerationMixin):
             if self._regulariser is not None and attention_mask is None:
                 options.setdefault("query_mask", labels != IGNORED)
         out = self.model(input_ids, attention_mask, return_dict=True, **options)
-        logits = self.lm_head(out.last_hidden_state[:, -logits_to_keep:])
+        kept = logits_to_keep if isinstance(logits_to_keep, Tensor) else slice(-logits_to_keep, None)
+        logits = self.lm_head(out.last_hidden_state[:, kept])
         loss = None
         if labels is not None:
             following = F.pad(labels[:, 1:], (0, 1), value=IGNORED)
             loss = self.token_losses(logits, following, num_items_in_batch)[0]
-            loss = loss if out.regularisation is None else loss + out.regularisation
+            loss = with_cost(loss, out.regularisation, following, num_items_in_batch)
         return ReLUFormerLanguageOutput(
             loss=loss,  # type: ignore[arg-type]
             logits=logits,

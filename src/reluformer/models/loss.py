@@ -6,6 +6,13 @@ from torch import Tensor
 IGNORED = -100  # a label that is none, as in PyTorch's own losses
 
 
+def with_cost(loss: Tensor, cost: Tensor | None, labels: Tensor, items: Tensor | int | None) -> Tensor:
+    """A loss with the regularisation of its batch, which counts by its share of the ``items`` of an update."""
+    if cost is None:
+        return loss
+    return loss + (cost if items is None else cost * (labels != IGNORED).sum() / items)
+
+
 def token_losses(
     logits: Tensor, labels: Tensor, items: Tensor | int | None = None, label_smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:

@@ -12,12 +12,12 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput, Seq2
 from transformers.utils.generic import can_return_tuple
 
 from reluformer.memory.calibration import start_gammas
-from reluformer.models.base import MemoryModel
+from reluformer.models.base import MemoryModel, refuse_weights
 from reluformer.models.compressing import CompressedMixin
 from reluformer.models.configuration import ReLUFormerConfig
 from reluformer.models.encoding import asked, cost_of, encode
 from reluformer.models.layers import DecoderLayer, EncoderLayer
-from reluformer.models.loss import IGNORED, token_losses
+from reluformer.models.loss import IGNORED, token_losses, with_cost
 from reluformer.models.masks import needed
 from reluformer.models.stepping import StepCache, SteppingMixin, StoredLayer
 from reluformer.models.tokens import TokenStack
@@ -74,7 +74,7 @@ class Encoder(_Side):
         **_: Any,
     ) -> _EncoderOutput:
         """Read the tokens ``(B, N)``; padding is 0 in the mask."""
-        mask = needed(attention_mask)
+        mask = self._needed(attention_mask, input_ids, inputs_embeds)
         x, rotate = self._enter(input_ids, inputs_embeds, mask, shift=shift)
         x, seen, cost = encode(self.layers, x, self._regulariser, self.cost_of, mask, rotate)
         x = self.norm(x)
@@ -86,6 +86,7 @@ class Decoder(_Side):
     """The target, written, looking at the source."""
 
     entries: ClassVar[tuple[str, str]] = ("decoder_input_ids", "decoder_inputs_embeds")
+    mask_name: ClassVar[str] = "decoder_attention_mask"
 
     def __init__(self, config: ReLUFormerConfig, embed_tokens: nn.Embedding) -> None:
         super().__init__(config, embed_tokens, [DecoderLayer(config, i) for i in range(config.decoder_layers)])
@@ -104,7 +105,7 @@ class Decoder(_Side):
     ) -> tuple[Tensor, tuple[Tensor, ...] | None, Tensor | None]:
         """States ``(B, N, width)`` of the last tokens, of all layers if asked, and the regularisation."""
         past: int | Tensor = 0 if past_key_values is None else past_key_values.get_seq_length()
-        mask = needed(attention_mask)
+        mask = self._needed(attention_mask, input_ids, inputs_embeds, past)
         x, rotate = self._enter(input_ids, inputs_embeds, mask, past, shift)
         n = x.shape[1]
         if query_mask is None and mask is not None:
@@ -112,7 +113,7 @@ class Decoder(_Side):
         limit = None
         if past_key_values is not None and _is_static(past_key_values):  # its keys go on past the last one written
             limit = torch.arange(n, device=x.device) + past
-        source_mask = needed(source_mask)
+        source_mask = needed(source_mask, source.shape[1])
         regulariser = self._regulariser
         shared = {"query_mask": query_mask, **asked(regulariser, x.shape[0])}
         self_options = shared | {"key_mask": mask, "rotate": rotate, "limit": limit}
@@ -174,13 +175,14 @@ class ReLUFormerModel(ReLUFormerPreTrainedModel):
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
         decoder_query_mask: Tensor | None = None,
-        **_: Any,
+        **more: Any,
     ) -> _ModelOutput:
         """As Hugging Face's encoder-decoders: tokens in, states out.
 
         ``decoder_query_mask (B, N)`` tells the regulariser which tokens of the target are no padding. Where padding is
         on the right no token sees it anyway, and this is cheaper than to mask it.
         """
+        refuse_weights(more)
         output_hidden_states = (
             self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         )
@@ -308,7 +310,8 @@ class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, SteppingMixi
         logits = self.lm_head(out.last_hidden_state)
         loss = None
         if labels is not None:
-            loss = _add(self.token_losses(logits, labels, num_items_in_batch)[0], out.regularisation)
+            loss = self.token_losses(logits, labels, num_items_in_batch)[0]
+            loss = with_cost(loss, out.regularisation, labels, num_items_in_batch)
         return ReLUFormerOutput(
             loss=loss,  # type: ignore[arg-type]
             logits=logits,

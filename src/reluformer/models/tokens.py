@@ -10,6 +10,7 @@ from reluformer.memory.attention import Rotation
 from reluformer.models.base import MemoryModel
 from reluformer.models.encoding import cost_of
 from reluformer.models.layers import last_norm
+from reluformer.models.masks import needed
 from reluformer.models.positions import Positions, positions_of, rotation
 
 
@@ -18,7 +19,8 @@ class TokenStack(MemoryModel):
 
     config: Any
     main_input_name = "input_ids"
-    entries: ClassVar[tuple[str, str]] = ("input_ids", "inputs_embeds")  # what a user calls what enters
+    entries: ClassVar[tuple[str, str]] = ("input_ids", "inputs_embeds")  # what a user calls what enters,
+    mask_name: ClassVar[str] = "attention_mask"  # and its mask
 
     def __init__(self, config: Any, embed_tokens: nn.Embedding, layers: Iterable[nn.Module]) -> None:
         super().__init__(config)
@@ -30,6 +32,17 @@ class TokenStack(MemoryModel):
         self.gradient_checkpointing = False
         self.cost_of = cost_of
         self.post_init()
+
+    def _needed(
+        self,
+        mask: Tensor | None,
+        input_ids: Tensor | None,
+        inputs_embeds: Tensor | None,
+        past: int | Tensor = 0,
+    ) -> Tensor | None:
+        """The mask ``(B, past + N)`` of what enters, where there is padding."""
+        x = input_ids if inputs_embeds is None else inputs_embeds
+        return needed(mask, 0 if x is None else past + x.shape[1], self.mask_name)
 
     def _enter(
         self,

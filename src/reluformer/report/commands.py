@@ -53,7 +53,10 @@ def inspect(
         raise typer.BadParameter(str(error)) from None
     about = {"model": name_of(Path(chosen)), "source": source, "target": said}
     report = dataclasses.replace(report, about=about)
-    paths = [] if out is None else report.save(out, maps)
+    try:
+        paths = [] if out is None else report.save(out, maps)
+    except OSError as error:
+        raise typer.BadParameter(f"cannot write {out}: {error.strerror or error}", param_hint="--out") from None
     if as_json:
         print(json.dumps(report.to_dict(), ensure_ascii=False))
         return
@@ -105,6 +108,7 @@ def _choices(heads: str | None, out: Path | None) -> list[HeadChoice] | None:
 
 def _load(name: str) -> tuple[Any, Any]:
     """Tokeniser and model, where they run."""
+    from safetensors import SafetensorError
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
     from transformers.utils import logging
 
@@ -118,7 +122,7 @@ def _load(name: str) -> tuple[Any, Any]:
         tokenizer = AutoTokenizer.from_pretrained(name)
         network = AutoModelForSeq2SeqLM.from_pretrained(name).to(device).eval()
         places(network)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise typer.BadParameter(f"cannot inspect {name!r}: {reason}", param_hint="--model") from None
     return tokenizer, network

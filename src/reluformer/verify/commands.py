@@ -45,6 +45,8 @@ def verify(
         for_training, for_test = split(read_images(data))
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--data") from None
+    if train is not None and not len(for_training.labels):
+        raise typer.BadParameter("takes at least two images where one is to be trained on", param_hint="--data")
     for_test = Images(*(x[:limit] for x in for_test))
     from reluformer.verify.certify import certify
 
@@ -108,6 +110,7 @@ def _check_training(models: list[str] | None, train: str | None, ffn: str, radiu
 
 
 def _load(name: str) -> "RowClassifier":
+    from safetensors import SafetensorError
     from transformers import AutoModelForImageClassification
     from transformers.utils import logging
 
@@ -118,7 +121,7 @@ def _load(name: str) -> "RowClassifier":
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         model: Any = AutoModelForImageClassification.from_pretrained(name)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise typer.BadParameter(f"cannot load {name!r}: {reason}", param_hint="MODELS") from None
     if not isinstance(model, RowClassifier):

@@ -1,5 +1,6 @@
 """Images to train and to verify on: scikit-learn's digits, or a file of one's own."""
 
+import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,7 +39,7 @@ def _file(name: str) -> Images:
     try:
         with np.load(name, allow_pickle=False) as arrays:
             pixels, labels = torch.tensor(arrays["pixels"]).float(), torch.tensor(arrays["labels"]).long()
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"cannot read pixels and labels from {name!r}: {reason}") from None
     if pixels.dim() != 3 or labels.shape != pixels.shape[:1] or not len(labels):
