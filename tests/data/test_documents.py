@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reluformer.data.documents import Document, Languages, read_documents
+from reluformer.data.documents import Document, Languages, read_documents, read_jsonl
 from reluformer.data.files import DataError
 
 EN_DE = Languages("en", "de")
@@ -96,3 +96,10 @@ def test_the_embedded_corpus_is_an_input() -> None:
     assert len(read("bible:all", Languages("en", "es"))) == 1189
     assert "bible:genesis: part must be one of train, dev, test, all" in refused("bible:genesis", Languages("en", "es"))
     assert "bible:dev: takes lists of sentences as 'en' and 'de', has id, en, es" in refused("bible:dev")
+
+
+@pytest.mark.parametrize("first", ["John", 1.5, -1, True])
+def test_a_first_sentence_is_a_number(first: object, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"first": first, "en": ["a"], "de": ["b"]}))
+    with pytest.raises(DataError, match="takes the number of the document's first sentence as 'first', got"):
+        list(read_jsonl(tmp_path / "a.jsonl", Languages("en", "de")))

@@ -8,6 +8,7 @@ import pytest
 
 from reluformer.data.documents import Document, Languages, read_documents
 from reluformer.data.files import DataError
+from reluformer.data.tmx import read_tmx
 
 HEAD = '<?xml version="1.0"?><!DOCTYPE tmx SYSTEM "tmx14.dtd"><tmx version="1.4"><header srclang="en">{}</header><body>'
 
@@ -80,3 +81,10 @@ def test_memory_does_not_grow(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert count == 4000
     assert peak < 2_000_000
+
+
+@pytest.mark.parametrize("encoding", ["GBK", "nonsense"])
+def test_an_encoding_that_cannot_be_read(encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "a.tmx").write_text(f'<?xml version="1.0" encoding="{encoding}"?><tmx></tmx>')
+    with pytest.raises(DataError, match="is no XML"):
+        list(read_tmx(tmp_path / "a.tmx", Languages("en", "de")))

@@ -1,8 +1,12 @@
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
-from reluformer.training.checkpoints import CheckpointFolder
+from reluformer.data.files import write_json
+from reluformer.training.checkpoints import CheckpointFolder, check_readable
+from reluformer.training.errors import TrainingError
 
 
 @pytest.fixture
@@ -54,3 +58,15 @@ def test_a_removal_that_is_cut_short_leaves_no_checkpoint(
     monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # killed before it did anything
     folder.rotate(keep=1, every=1, best=None)
     assert folder.steps() == [2]
+
+
+@pytest.mark.parametrize("name", ["trainer_state.json", "model.safetensors", "optimizer.pt"])
+def test_one_that_was_damaged_is_named(tmp_path: Path, name: str) -> None:
+    write_json(tmp_path / "trainer_state.json", {"global_step": 3})
+    save_file({"w": torch.zeros(9)}, tmp_path / "model.safetensors")
+    torch.save({"step": 3}, tmp_path / "optimizer.pt")
+    check_readable(tmp_path)
+    path = tmp_path / name
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(TrainingError, match=rf"cannot read .*{name}: .*; remove .* to go on from the one before it"):
+        check_readable(tmp_path)

@@ -1,6 +1,7 @@
 """Runs: what they leave, and that nothing that happens to one changes how it ends."""
 
 import errno
+import json
 import os
 import signal
 from dataclasses import replace
@@ -17,11 +18,14 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from reluformer.data.dataset import load_tokenizer
+from reluformer.data.documents import Languages
+from reluformer.data.prepare import Plan, prepare
 from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
 from reluformer.training.errors import TrainingError
 from reluformer.training.recipe import Checkpoints, Recipe, read_recipe
 from reluformer.training.run import _compile, model_config, train
 from reluformer.training.trainer import TranslationTrainer
+from tests.data.corpus import write_corpus
 from tests.training.runs import MODEL, curve, python, same, small_recipe, weights, write_recipe
 
 
@@ -319,3 +323,12 @@ def test_many_models_are_compiled_in_one_process() -> None:
         _compile(model, backend=counter)
         model.get_encoder()(torch.arange(2, 8)[None].repeat(2, 1))
         assert counter.frame_count > 0
+
+
+def test_data_without_examples_are_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "valid.jsonl").write_text(json.dumps({"en": [], "de": []}))
+    inputs = (write_corpus(tmp_path / "train.jsonl", 60),)
+    plan = Plan(inputs, Languages("en", "de"), (str(tmp_path / "valid.jsonl"),), vocab=300, lengths=(0, 60))
+    prepare(plan, tmp_path / "data", 1)
+    with pytest.raises(TrainingError, match="has no example of length 0 in valid"):
+        train(small_recipe(tmp_path / "data", tmp_path / "run"))

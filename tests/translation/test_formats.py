@@ -9,7 +9,7 @@ import pytest
 
 from reluformer.data.files import DataError
 from reluformer.translation import formats
-from reluformer.translation.formats import decoded_lines, format_of, read_pages
+from reluformer.translation.formats import decoded_lines, format_of, is_text, read_pages
 
 PIECES = [
     "In the beginning", "God said: 😀", "\n", "\n", "\r\n", "\r", "\x0c", "\u2028", "\x85", "\x0b", "\x1c", "\u00a0",
@@ -35,7 +35,8 @@ def test_line_for_line(seed: int, form: str) -> None:
     copied = "".join(page.render(page.sentences) for page in pages)
     if form == "text":
         assert copied == text
-    assert copied.replace("\\", "") == text.replace("\\", "")  # Markdown may have an escape more
+    # Markdown may have an escape more, and emphasis less.
+    assert copied.replace("\\", "").replace("*", "") == text.replace("\\", "").replace("*", "")
     assert copied.count("\n") == text.count("\n")
     other = "".join(page.render(["ein Wort"] * len(page.sentences)) for page in pages)
     ours, theirs = other.split("\n"), text.split("\n")
@@ -118,3 +119,14 @@ def test_format_of() -> None:
     assert format_of(Path("a.txt"), "markdown") == "markdown"
     with pytest.raises(DataError, match="format takes auto, text, markdown, jsonl, got 'html'"):
         format_of(None, "html")
+
+
+def test_what_has_no_letter_is_no_text() -> None:
+    assert not any(map(is_text, ["2023", "3.14159", "00:00:05,000 --> 00:00:07,000", "...", "\N{GRINNING FACE}", ""]))
+    assert all(map(is_text, ["a", "2nd", "\u65e5", "1 \u03b1"]))
+
+
+@pytest.mark.parametrize("line", ['{"en": ["a"], "n": 1e400}', "[" * 100_000])
+def test_records_that_cannot_be_written_again_are_refused(line: str) -> None:
+    with pytest.raises(DataError, match="file, line 1: not JSON"):
+        list(read_pages([line], "jsonl", "file", None, "de"))

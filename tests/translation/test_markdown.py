@@ -68,7 +68,7 @@ title: kept
 SETEXT TITLE
 ============
 
-SOME *PLAIN* TEXT WITH `kept code` AND [A LINK](http://kept.example/a_(b) "kept") HERE.
+SOME PLAIN TEXT WITH `kept code` AND [A LINK](http://kept.example/a_(b) "kept") HERE.
 SEE https://kept.example/x?y=1. ALSO <b>BOLD</b>, ![A PICTURE](kept.png) AND [REF][kept].
 
 - AN ITEM
@@ -132,7 +132,7 @@ def parts(line: str, before: str = "") -> list[str]:
 
 
 def test_pieces_of_a_line() -> None:
-    assert parts("Run `make` to build **it**.") == ["Run", "to build **it**."]
+    assert parts("Run `make` to build **it**.") == ["Run", "to build it."]
     assert parts("``a ` b`` and c") == ["and c"]
     assert parts("a | b") == ["a | b"]  # no table
     assert parts("1 < 2 and 3 > 2") == ["1 < 2 and 3 > 2"]
@@ -158,3 +158,42 @@ def test_a_translation_stays_prose() -> None:
     assert line.render(["-x *y* 1.5 #z"]) == "-x *y* 1.5 #z\n"
     (row,) = markdown_lines(["| a | b |\n"])
     assert row.render(["x|y", "- z"]) == "| x\\|y | - z |\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "parts"),
+    [
+        ("This is **very important** for us.", ["This is very important for us."]),
+        ("The *committee* has __not__ decided.", ["The committee has not decided."]),
+        ("**Note:** it is *new*. **All of it.** Yes.", ["Note:", "it is new.", "All of it.", "Yes."]),
+        ("- **Fast**: it is quick", ["Fast", ": it is quick"]),
+        ("***Both of them.***", ["Both of them."]),
+        ("2*3*4, a * b and snake_case_name", ["2*3*4, a * b and snake_case_name"]),
+        (r"some \*escaped\* text", [r"some \*escaped\* text"]),
+        ("**[link](x.md)** and more", ["link", "and more"]),
+        ("Write to me@example.org or so.", ["Write to", "or so."]),
+        ("See [the speech][] now.", ["See", "now."]),
+        ("| **a** | 1,051 |", ["a"]),
+        ("12:30", []),
+    ],
+)
+def test_emphasis_and_addresses(line: str, parts: list[str]) -> None:
+    (found,) = markdown_lines([line + "\n"])
+    assert list(found.parts[1::2]) == parts
+    assert found.render(found.parts[1::2]) == "".join(found.parts)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        '<img\n  src="the white house.png"\n  alt="the white house">\n',
+        "Some text <!-- a remark that\ngoes on here --> and more.\n",
+        '+++\ntitle = "A title"\n+++\n',
+        "<preface>\n",
+        "<script\n  src=x>\nlet a = 1\n</script>\n",
+    ],
+)
+def test_what_is_kept_whole_ends_where_it_ends(page: str) -> None:
+    *kept, last = markdown_lines([*page.splitlines(keepends=True), "A sentence.\n"])
+    assert all(len(line.parts) == 1 for line in kept)
+    assert last.parts == ("", "A sentence.", "\n")

@@ -1,6 +1,7 @@
 """Files are written whole or not at all, and never over an input."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def test_where_translations_go() -> None:
         (["a.md"], "link.md", "which is an input"),
         (["b.txt", "a.md"], "sub", "sub/a.md exists: --force replaces it"),
         (["a.md", "sub/a.md"], "new", "of a.md and sub/a.md would both go to new/a.md"),
-        (["a.md", "b.txt"], "c.txt.gz", "is a file: several translations take a folder"),
+        (["a.md", "b.txt"], "c.txt.gz", "is a file, takes a folder"),
         (["-"], "sub", "standard input has no name"),
         (["b.txt"], None, "b.de.txt exists: --force replaces it"),
     ],
@@ -105,3 +106,21 @@ def test_links_and_devices_stay_what_they_are() -> None:
     with pytest.raises(DataError, match="cannot write /dev/full: No space left"), job.writing() as file:
         file.write(b"x")
     assert Path("/dev/full").is_char_device()
+
+
+def test_a_slash_makes_a_folder_of_one_output(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    (job,) = plan_jobs([tmp_path / "a.txt"], f"{tmp_path}/new/", "de", False)
+    assert job.output == tmp_path / "new" / "a.txt"
+    with pytest.raises(DataError, match=r"is a file, takes a folder for x\.txt"):
+        plan_jobs([tmp_path / "a.txt"], f"{tmp_path}/a.txt/x.txt", "de", False)
+
+
+def test_closed_standard_streams_are_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    monkeypatch.setattr(sys, "stdout", None)
+    (job,) = plan_jobs([], None, "de", False)
+    with pytest.raises(DataError, match="standard input is closed"), job.reading():
+        pass
+    with pytest.raises(DataError, match="standard output is closed"), job.writing():
+        pass

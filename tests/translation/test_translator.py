@@ -199,7 +199,7 @@ def test_beam_and_length_penalty_reach_the_search(tokenizer, fields, monkeypatch
     [
         ({"length": 3}, "length takes 0 or 8"),
         ({"length": 64, "context": 1.0}, "context takes a share"),
-        ({"length": 64, "beam": 0}, "beam takes 1 or more"),
+        ({"length": 64, "beam": 0}, "beam takes 1 to 128"),
         ({"length": 64, "length_penalty": float("nan")}, "length_penalty takes a number"),
         ({"length": 64, "cost": 0}, "cost takes 1 or more"),
     ],

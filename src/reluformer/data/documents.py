@@ -122,7 +122,7 @@ def read_jsonl(path: Path, languages: Languages) -> Iterator[Document]:
         where = f"{path}, line {number}"
         try:
             record = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{where}: not JSON: {error}") from None
         if not isinstance(record, dict):
             raise DataError(f"{where}: takes an object with {_keys(languages)}, got {type(record).__name__}")
@@ -161,7 +161,10 @@ def document_of(record: dict[str, Any], languages: Languages, where: str, defaul
             f"{where}: document {name!r} has {len(sides[0])} sentences {languages.source} "
             f"and {len(sides[1])} {languages.target}"
         )
-    return Document(name, sides[0], sides[1], int(record.get("first") or 0))
+    first = record.get("first", 0)
+    if isinstance(first, bool) or not isinstance(first, int) or first < 0:
+        raise DataError(f"{where}: takes the number of the document's first sentence as 'first', got {first!r}")
+    return Document(name, sides[0], sides[1], first)
 
 
 def check_text(sentences: Iterable[str], where: str) -> None:

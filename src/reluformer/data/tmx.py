@@ -56,7 +56,9 @@ def _units(path: Path, languages: Languages, seen: set[str]) -> Iterator[tuple[s
                     yield _document(element) or document, source, target
                     for body in root:
                         body.clear()  # what was read must not pile up
-        except ParseError as error:
+        except DataError:
+            raise
+        except (ParseError, LookupError, ValueError) as error:  # the others: of an encoding that cannot be read
             raise DataError(f"{path} is no XML: {error}") from None
 
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -133,6 +134,11 @@ def _report(experiments: "list[Experiment]", cells: "list[Cell]", out: Path) -> 
             print(f"{count} of {len(cells)} cells {status}", file=sys.stderr)
     for path in paths:
         print(path)
+    reasons = Counter(record["error"] for record in records if record["status"] == "failed")
+    for reason, count in reasons.most_common():
+        print(f"{count} x {reason}", file=sys.stderr)
+    if reasons:
+        raise typer.Exit(1)
 
 
 def _again(path: Path, folder: Path | None, out: Path) -> None:
@@ -145,7 +151,9 @@ def _again(path: Path, folder: Path | None, out: Path) -> None:
     from reluformer.study.scales import Scale
 
     record = read_json(path)
-    if not isinstance(record, dict) or "scale_settings" not in record:
+    if not isinstance(record, dict) or not {"study", "arm", "settings", "scale_settings", "corpus_settings"} <= set(
+        record
+    ):
         raise StudyError(f"{path} is no cell of a study")
     about = record["corpus_settings"]
     place = folder or (None if about["test"] == "bible:test" else Path(about["folder"]))
@@ -157,7 +165,10 @@ def _again(path: Path, folder: Path | None, out: Path) -> None:
     if data.key != about["key"]:
         raise StudyError(f"{data.folder} does not hold the data of {path}")
     again = Cell.from_record(record, out, data)
-    print(f"{run_cell(again, experiment_of(again.study, again.file))}: {again.path}")
+    status = run_cell(again, experiment_of(again.study, again.file))
+    print(f"{status}: {again.path}")
+    if status == "failed":
+        raise typer.Exit(1)
 
 
 def _default_jobs() -> int:

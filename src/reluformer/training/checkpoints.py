@@ -4,9 +4,15 @@ One is written under another name and takes its own when all of it is on the dis
 removed. What a killed run left under other names goes when the next one starts.
 """
 
+import json
 import os
 import shutil
+import zipfile
 from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from reluformer.training.errors import TrainingError
 
 PREFIX = "step-"
 
@@ -66,6 +72,24 @@ class CheckpointFolder:
         doomed = path.with_name(f"removing-{path.name}")
         path.rename(doomed)
         shutil.rmtree(doomed, ignore_errors=True)
+
+
+def check_readable(checkpoint: Path) -> None:
+    """Refuse a checkpoint that was damaged after it was written, by a disk that was full or a copy that broke off."""
+    for path in sorted(checkpoint.iterdir()):
+        reason = ""
+        try:
+            if path.suffix == ".json":
+                json.loads(path.read_bytes())
+            elif path.suffix == ".safetensors":
+                with safe_open(path, "pt"):
+                    pass
+            elif path.suffix in (".pt", ".pth") and not zipfile.is_zipfile(path):
+                reason = "it is cut short"
+        except (ValueError, SafetensorError) as error:
+            reason = str(error)
+        if reason:
+            raise TrainingError(f"cannot read {path}: {reason}; remove {checkpoint} to go on from the one before it")
 
 
 def _to_disk(path: Path) -> None:

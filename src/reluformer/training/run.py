@@ -21,7 +21,7 @@ from reluformer.models.loss import IGNORED
 from reluformer.training.arguments import training_arguments
 from reluformer.training.averaging import average_checkpoints
 from reluformer.training.callbacks import CurveFile, StopOnSignal
-from reluformer.training.checkpoints import CheckpointFolder
+from reluformer.training.checkpoints import CheckpointFolder, check_readable
 from reluformer.training.collate import Collator
 from reluformer.training.errors import TrainingError
 from reluformer.training.identity import claim
@@ -60,6 +60,9 @@ def train(recipe: Recipe, callbacks: Sequence[TrainerCallback] = ()) -> Outcome:
     if not validates and (recipe.checkpoints.patience or recipe.checkpoints.metric != "loss"):
         raise TrainingError(f"checkpoints.patience and checkpoints.metric need validation data: {recipe.data} has none")
     stages = [PackedDataset(recipe.data, "train", stage.length) for stage in recipe.stages]
+    for examples in (*stages, *(PackedDataset(recipe.data, "valid", x.length) for x in recipe.stages if validates)):
+        if not len(examples):
+            raise TrainingError(f"{recipe.data} has no example of length {examples.length} in {examples.split}")
     config = model_config(recipe, manifest["vocabulary"])
     out = Path(recipe.out)
     checkpoints = CheckpointFolder(out / "checkpoints")
@@ -72,6 +75,8 @@ def train(recipe: Recipe, callbacks: Sequence[TrainerCallback] = ()) -> Outcome:
             for leftover in out.glob("model.*.tmp"):
                 shutil.rmtree(leftover, ignore_errors=True)
     last = checkpoints.last()
+    if last is not None:
+        check_readable(last)
     state = TrainerState.load_from_json(str(last / "trainer_state.json")) if last else TrainerState()
     if (out / "model").exists():
         return Outcome(state.global_step, out / "model")
@@ -176,6 +181,8 @@ def _finish(recipe: Recipe, checkpoints: CheckpointFolder, state: TrainerState) 
     every, model = recipe.checkpoints, Path(recipe.out) / "model"
     steps = [step for step in checkpoints.steps() if step % every.every == 0 or step == state.global_step]
     averaged = [checkpoints.path(step) for step in steps[-every.average :]]
+    for path in averaged:
+        check_readable(path)
     try:
         average_checkpoints(averaged, model)
     except (OSError, SafetensorError) as error:

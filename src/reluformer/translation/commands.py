@@ -3,6 +3,7 @@
 import shlex
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,8 +34,8 @@ def translate(
     files: Annotated[list[Path] | None, typer.Argument(help="text, Markdown or JSONL; none or - for stdin")] = None,
     model: Model = None,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="file, folder, or - for stdout; by default beside each file"),
+        str | None,
+        typer.Option("--output", "-o", help="file, folder/, or - for stdout; by default beside each file"),
     ] = None,
     beam: Beam = 5,
     length_penalty: Penalty = 1.0,
@@ -63,7 +64,7 @@ def translate(
     target = target or "translated"
     with _refusals("FILES"):
         jobs = plan_jobs(files or [], output, target, force)
-    drawing = _Drawing(attention, heads)
+    drawing = _Drawing(attention, heads, jobs)
     with _refusals():
         reader = Reader(form, source, target)
         if model is None:
@@ -102,7 +103,7 @@ def compress(
 class _Drawing:
     """The first windows of every file, until they are drawn."""
 
-    def __init__(self, folder: Path | None, heads: str | None) -> None:
+    def __init__(self, folder: Path | None, heads: str | None, jobs: Sequence[Job]) -> None:
         from reluformer.report.maps import HeadChoice
 
         if heads and folder is None:
@@ -113,6 +114,12 @@ class _Drawing:
             if folder.exists() and not folder.is_dir():
                 raise typer.BadParameter(f"takes a folder, {folder} is a file", param_hint="--attention")
         self.folder = folder
+        names = Counter(job.input.name for job in jobs)
+        if folder is not None and (twice := [name for name, count in names.items() if count > 1]):
+            raise typer.BadParameter(
+                f"has a folder for each file: takes files of different names, got {twice[0]} twice",
+                param_hint="--attention",
+            )
         self.windows: dict[Job, list[Any]] = {}
         try:
             self.heads = [HeadChoice.parse(part) for part in heads.split(",")] if heads else None
@@ -193,6 +200,8 @@ def evaluate(
         raise typer.BadParameter(f"takes a file, there is none at {hypotheses}", param_hint="--hypotheses")
     with _refusals("--tokenize"):
         scores.check_tokenizer(tokenize)
+    if compare is not None and not compare.exists():
+        raise typer.BadParameter(f"takes a model or a file, there is none at {compare}", param_hint="--compare")
     systems = {
         name_of(path): _System(path, documents, target, device, length, options) for path in (first, compare) if path
     }

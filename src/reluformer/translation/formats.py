@@ -145,8 +145,8 @@ def kept_around(text: str) -> tuple[str, str, str]:
 
 
 def is_text(text: str) -> bool:
-    """Whether there is something to translate: a letter or a digit, of whatever script."""
-    return any(map(str.isalnum, text))
+    """Whether there is something to translate: a letter, of whatever script. Numbers and times are left as they are."""
+    return any(map(str.isalpha, text))
 
 
 def _text_lines(lines: Iterable[str]) -> Iterator[tuple[Line, bool]]:
@@ -180,7 +180,8 @@ def _records(lines: Iterable[str], name: str, source: str | None, target: str) -
         where = f"{name}, line {number}"
         try:
             record = json.loads(text)
-        except ValueError as error:
+            json.dumps(record, allow_nan=False)  # a number too large for a float cannot be written again
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{where}: not JSON: {error}") from None
         if not isinstance(record, dict):
             raise DataError(f"{where}: takes an object with lists of sentences, got {type(record).__name__}")

@@ -2,7 +2,9 @@ r"""Markdown, line by line: prose is translated; code, addresses and all that gi
 
 Kept to the letter: front matter, fenced and indented code, formulas, HTML tags and comments, link definitions, the
 marks of headings, lists, quotes and tables, and within a line code, addresses and formulas. A line with those inside is
-translated in the pieces between them: less fluent than a whole sentence, but nothing is ever lost or bent.
+translated in the pieces between them: less fluent than a whole sentence, but nothing is ever lost or bent. Emphasis
+stays where it is that of a whole sentence or of what leads into one; words inside of a sentence lose theirs, since
+nobody knows where they stand in the translation.
 """
 
 import re
@@ -24,18 +26,27 @@ _HEADING_END = re.compile(r"\s+#+\s*$")
 _FENCE = re.compile(r"(?:\s*(?:[-*+]|\d{1,9}[.)])\s+)*\s*(`{3,}(?=[^`]*$)|~{3,}|\$\$(?!.*\$\$))")
 _DEFINITION = re.compile(r" {0,3}\[[^\]^][^\]]*\]:\s*\S")
 _TABLE_RULE = re.compile(r"(?=.*\|)(?=.*-)[\s|:-]+$")
-_RAW = {"<!--": "-->", "<pre": "</pre>", "<script": "</script>", "<style": "</style>"}
+_RAW = re.compile(r"<(?:(!--)|(pre|script|style)(?=[\s>]|$))")
+_OPEN_COMMENT = re.compile(r"<!--(?!.*-->)")
+_OPEN_TAG = re.compile(r"\s*<[A-Za-z][\w-]*(?:\s[^<>]*)?$")  # which goes on in the next line
+_FRONT = {"---": re.compile(r"[\w-]+\s*:"), "+++": re.compile(r"[\w.-]+\s*=|\[")}
 _INLINE = re.compile(
     r"""(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)                        # code
     | \$(?=[^\s$])[^$]*(?<=[^\s$])\$(?!\d)                                # a formula; not two prices
     | \[\^[^\]]+\]                                                        # a mark of a foot note
+    | \[[^\[\]]+\]\[\]                                                    # a link by the name of its definition
     | !?\[(?=[^\[\]]*\](?:\(|\[))                                         # begins a link or an image
     | \]\((?:<[^<>]*>|(?:[^()\s]|\([^()\s]*\))*)(?:\s+(?:"[^"]*"|'[^']*'))?\s*\) | \]\[[^\]]*\]   # ends it
     | <!--.*?--> | </?[A-Za-z][^<>]*>                                     # HTML, <https://...>
+    | [\w.+-]+@[\w-]+(?:\.[\w-]+)+                                        # an address of mail
     | (?:https?|ftp)://[^\s<>\[\]()]*[^\s<>\[\]().,;:!?'"*_]              # an address as it stands
     """,
     re.VERBOSE,
 )
+_EMPHASIS = re.compile(r"(?<![\\\w*_~])(\*{1,3}|_{1,3}|~~)(?=[^\s*_~])(.+?)(?<=[^\s\\])\1(?![\w*_~])")
+_CLOSING = re.compile(r"(?:\*{1,3}|_{1,3}|~~)(?=[\s.,;:!?)]|$)")
+_OPENING = re.compile(r"(?<=[\s(])(?:\*{1,3}|_{1,3}|~~)$")
+_SENTENCE_ENDS = re.compile(r"[.:!?]\s*$")
 # What would begin a block; of an ordered list it matches the number, a backslash goes behind it.
 _BLOCK = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=[-+*](?:\s|$)|\#{1,6}(?:\s|$)|>|~{3}|={2,}\s*$|-{2,}\s*$|\|)")
 
@@ -85,8 +96,8 @@ class _Reader:
         mark = self.until
         if mark[0] in "`~":
             closed = text.startswith(mark) and not text.strip(mark[0])
-        elif mark == "---":
-            closed = body.rstrip() in ("---", "...")
+        elif mark in _FRONT:
+            closed = body.rstrip() in (mark, "..." if mark == "---" else mark)
         else:
             closed = mark in text.lower()
         if closed:
@@ -100,12 +111,17 @@ class _Reader:
         if fence and not self._too_deep(body):
             self.until, self.depth = fence[1], depth
             return True
-        for opening, closing in _RAW.items():
-            if text.startswith(opening):
-                self.until, self.depth = (None if closing in text else closing), depth
-                return opening != "<!--" or self.until is not None or text.endswith(closing)
-        if body.rstrip() == "---" and re.match(r"[\w-]+\s*:", following):
-            self.until, self.depth = "---", depth
+        raw = _RAW.match(text)
+        if raw:
+            closing = "-->" if raw[1] else f"</{raw[2]}>"
+            self.until, self.depth = (None if closing in text else closing), depth
+            return raw[1] is None or self.until is not None or text.endswith(closing)
+        if _OPEN_COMMENT.search(text) or _OPEN_TAG.match(body):
+            self.until, self.depth = "-->" if "<!--" in text else ">", depth
+            return True
+        front = _FRONT.get(body.rstrip())
+        if front and front.match(following):
+            self.until, self.depth = body.rstrip(), depth
             return True
         return False
 
@@ -161,7 +177,35 @@ def _pieces(text: str, table: bool) -> Iterator[tuple[bool, str]]:
 
 def _cells(text: str, table: bool) -> Iterator[tuple[bool, str]]:
     for piece in re.split(r"((?<!\\)\|)", text) if table else [text]:
-        yield piece == "|" and table, piece
+        if piece == "|" and table:
+            yield True, piece
+            continue
+        closing, opening = _CLOSING.match(piece), _OPENING.search(piece)  # around what is kept before and behind it
+        begin, end = closing.end() if closing else 0, opening.start() if opening else len(piece)
+        yield True, piece[:begin]
+        yield from _emphasised(piece[begin:end])
+        yield True, piece[end:]
+
+
+def _emphasised(text: str) -> Iterator[tuple[bool, str]]:
+    """A piece of prose, cut at the emphasis of whole sentences; that of words inside of a sentence is left out."""
+    start = 0  # of what was not given yet
+    plain = ""
+    for found in _EMPHASIS.finditer(text):
+        before, inner = text[start : found.start()], found[2]
+        begins = not (plain + before).strip() or bool(_SENTENCE_ENDS.search(plain + before))
+        after = text[found.end() :]
+        ends = not after.strip() or bool(_SENTENCE_ENDS.search(inner)) or after[0] in ":.!?"
+        start = found.end()
+        if begins and ends:
+            yield False, plain + before
+            yield True, found[1]
+            yield from _emphasised(inner)
+            yield True, found[1]
+            plain = ""
+        else:
+            plain += before + "".join(piece for _, piece in _emphasised(f" {inner} "))[1:-1]
+    yield False, plain + text[start:]
 
 
 def _escape(number: int, text: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from reluformer.data.documents import check_output
 from reluformer.data.files import DataError, open_bytes, plain_suffix, written_file
 
 STANDARD = Path("-")  # standard input or output, where a path is asked for
@@ -29,6 +30,8 @@ class Job:
     def reading(self) -> Iterator[IO[bytes]]:
         """The bytes of the input."""
         if self.input == STANDARD:
+            if sys.stdin is None:
+                raise DataError("standard input is closed: name a file")
             yield sys.stdin.buffer
         else:
             with open_bytes(self.input) as file:
@@ -40,6 +43,8 @@ class Job:
         place = "standard output" if self.output == STANDARD else str(self.output)
         try:
             if self.output == STANDARD:
+                if sys.stdout is None:
+                    raise DataError("standard output is closed: name a file with --output")
                 yield sys.stdout.buffer
                 sys.stdout.buffer.flush()
             elif self.output.exists() and not self.output.is_file():  # a pipe, a device: nothing to rename
@@ -56,23 +61,26 @@ class Job:
             raise DataError(f"cannot write {place}: {error.strerror or error}") from None
 
 
-def plan_jobs(files: Sequence[Path], output: Path | None, language: str, force: bool) -> list[Job]:
+def plan_jobs(files: Sequence[Path], output: str | Path | None, language: str, force: bool) -> list[Job]:
     """What to read and where to write, checked before any work is done.
 
     Args:
         files: None, or ``-``, for standard input.
-        output: A file, for one input; a folder, where translations keep the names of their inputs; ``-``; or None for
-            names beside the inputs: ``report.de.md`` beside ``report.md``.
+        output: A file, for one input; a folder, where translations keep the names of their inputs, and which one that
+            ends with a slash is, there or not; ``-``; or None for names beside the inputs: ``report.de.md`` beside
+            ``report.md``.
         language: What to put into such names.
         force: Whether such a file may be there already. One that the user has named is replaced without asking.
     """
     files = files or [STANDARD]
+    folder = len(files) > 1 or str(output or "").endswith(("/", os.sep))
+    output = None if output is None else Path(output)
     for path in files:
         if path != STANDARD and not path.exists():
             raise DataError(f"{path} does not exist")
         if path.is_dir():
             raise DataError(f"{path} is a folder, takes files")
-    jobs = [Job(path, _output_of(path, output, len(files), language)) for path in files]
+    jobs = [Job(path, _output_of(path, output, folder, language)) for path in files]
     taken: dict[Path, Path] = {}
     inputs = {path.resolve() for path in files if path != STANDARD}
     for job in jobs:
@@ -88,10 +96,11 @@ def plan_jobs(files: Sequence[Path], output: Path | None, language: str, force: 
         if job.output != output and job.output.exists() and not force:
             raise DataError(f"{job.output} exists: --force replaces it")
         taken[place] = job.input
+        check_output(job.output, ())
     return jobs
 
 
-def _output_of(path: Path, output: Path | None, count: int, language: str) -> Path:
+def _output_of(path: Path, output: Path | None, folder: bool, language: str) -> Path:
     plain = path.with_suffix("") if path.suffix.lower() in (".gz", ".xz") else path  # translations are not compressed
     if output is None:
         if path != STANDARD and Path(language).name != language:
@@ -99,10 +108,10 @@ def _output_of(path: Path, output: Path | None, count: int, language: str) -> Pa
         return STANDARD if path == STANDARD else plain.with_name(f"{plain.stem}.{language}{plain_suffix(path)}")
     if output == STANDARD:
         return STANDARD
-    if count > 1 or output.is_dir():
+    if folder or output.is_dir():
         if path == STANDARD:
             raise DataError(f"standard input has no name for a file in {output}: name the file")
         if output.exists() and not output.is_dir():
-            raise DataError(f"{output} is a file: several translations take a folder")
+            raise DataError(f"{output} is a file, takes a folder")
         return output / plain.name
     return output

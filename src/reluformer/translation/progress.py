@@ -65,7 +65,7 @@ class Account:
 
     def begin(self) -> None:
         """Say what a person at the keyboard has to do."""
-        if sys.stdin.isatty() and any(job.input == STANDARD for job in self.jobs):
+        if any(job.input == STANDARD for job in self.jobs) and sys.stdin is not None and sys.stdin.isatty():
             _say("reading the keyboard: a text, then Ctrl-D on a line of its own")
         self.began = time.perf_counter()
 

@@ -15,12 +15,14 @@ from reluformer.data.packing import join_sentences, split_sentences
 from reluformer.data.tokenizer import EOS_ID, PAD_ID, SEP, SEP_ID, encode
 from reluformer.training.batching import CostBatches
 from reluformer.translation.engine import Engine, beam_search, greedy_search, obstacle
+from reluformer.translation.formats import is_text
 from reluformer.translation.windows import Window, split_overlong, windows_of
 
 # Training packs to the longer side. The target's length is not known, and German, say, takes up to a quarter more
 # tokens than English: filled to the brim, windows would ask for targets longer than any the model has seen.
 SOURCE_SHARE = 0.8
 SENTENCE = 256  # tokens of a sentence, where no length says how many the model can take
+MOST_BEAMS = 128  # more than anybody searches with, and fewer than any vocabulary has tokens
 SHORTEST = 8  # tokens of a window: less has no room for a character that takes several
 POOL = 16  # batches' worth of windows that are sorted by length together
 COSTS = {"cuda": 65536, "cpu": 8192}  # of a batch: a GPU wants many rows at once, a CPU short ones that fit its caches
@@ -75,8 +77,8 @@ class Translator:
             raise DataError(f"length takes 0 or {SHORTEST} tokens or more, got {length}")
         if not 0 <= context < 1:
             raise DataError(f"context takes a share from 0 to below 1, got {context}")
-        if beam < 1:
-            raise DataError(f"beam takes 1 or more, got {beam}")
+        if not 1 <= beam <= MOST_BEAMS:
+            raise DataError(f"beam takes 1 to {MOST_BEAMS}, got {beam}")
         if not math.isfinite(length_penalty):
             raise DataError(f"length_penalty takes a number, got {length_penalty}")
         if cost is not None and cost < 1:
@@ -256,11 +258,8 @@ class _Document:
         self.units: list[list[int]] = []  # what is sent: sentences, or pieces of those that are too long
         self.line: list[int] = []  # which sentence a unit belongs to
         texts = [tidy(sentence) for sentence in sentences]
-        for i, tokens in zip(
-            [i for i, text in enumerate(texts) if text],
-            encode(self.tokenizer, [text for text in texts if text]),
-            strict=True,
-        ):
+        sent = [i for i, text in enumerate(texts) if is_text(text)]
+        for i, tokens in zip(sent, encode(self.tokenizer, [texts[i] for i in sent]), strict=True):
             units = [tokens] if len(tokens) < translator.longest else self._pieces(tokens, translator)
             self.units += units
             self.line += [i] * len(units)
@@ -295,7 +294,7 @@ class _Document:
         return sum(1 / self.pieces[self.line[unit]] for unit in range(window.first, window.end))
 
     def lines(self) -> list[str]:
-        """The translations, one for each sentence; what was blank is as it was."""
+        """The translations, one for each sentence; what has no letter is as it was."""
         found: dict[int, list[str]] = {i: [] for i in self.line}
         for i, text in zip(self.line, self.written, strict=True):
             found[i].append(text)
