@@ -6,6 +6,7 @@ import pytest
 import typer
 
 from reluformer import cli
+from reluformer.data import commands
 from reluformer.data.commands import data
 from tests.data.corpus import write_corpus
 
@@ -124,3 +125,11 @@ def test_inspect_refuses(capsys: pytest.CaptureFixture[str], tmp_path: Path, opt
     status, _, err = run(capsys, "inspect", tmp_path / "out", *options)
     assert (status, err.count("\n")) == (2, 1)
     assert words in err
+
+
+def test_a_log_gets_lines_of_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "EVERY", 0.0)
+    with commands._progress() as watch:
+        watch("clean", "folder/a.jsonl", 1200, None)
+        watch("encode", "folder/a.jsonl", 1, 4)
+    assert capsys.readouterr().err == "clean a.jsonl: 1,200 pairs\nencode a.jsonl: 25%\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reluformer.data.documents import Document, Languages, read_documents, read_jsonl
+from reluformer.data.documents import Document, Languages, read_documents, read_jsonl, to_line
 from reluformer.data.files import DataError
 
 EN_DE = Languages("en", "de")
@@ -103,3 +103,12 @@ def test_a_first_sentence_is_a_number(first: object, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps({"first": first, "en": ["a"], "de": ["b"]}))
     with pytest.raises(DataError, match="takes the number of the document's first sentence as 'first', got"):
         list(read_jsonl(tmp_path / "a.jsonl", Languages("en", "de")))
+
+
+def test_indonesian_is_a_language_and_no_name(tmp_path: Path) -> None:
+    languages = Languages("id", "en")
+    document = Document("d1", ["Selamat pagi."], ["Good morning."])
+    (tmp_path / "a.jsonl").write_bytes(to_line(document, languages))
+    assert list(read_jsonl(tmp_path / "a.jsonl", languages)) == [document]
+    (tmp_path / "b.jsonl").write_text('{"id": ["Selamat."], "en": ["Hello."]}')
+    assert next(read_jsonl(tmp_path / "b.jsonl", languages)).id == "b.jsonl:1"

@@ -1,6 +1,8 @@
 """The options of ``reluformer data``: parse, prepare, show."""
 
 import os
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +19,7 @@ from reluformer.data.prepare import prepare as prepare_data
 data = typer.Typer(help="Corpora: clean, tokenise, pack, look inside.", no_args_is_help=True, add_completion=False)
 
 Made = TypeVar("Made")
+EVERY = 60.0  # seconds between two lines of progress in a log
 
 
 @data.command()
@@ -152,16 +155,18 @@ def _overlong(text: str) -> Any:
 
 @contextmanager
 def _progress() -> Iterator[Watch]:
-    """A bar on standard error for every step and input, where somebody watches."""
+    """A bar on standard error for every step and input where somebody watches, a line a minute where nobody does."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
     screen = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}"), TimeElapsedColumn())
     tasks: dict[tuple[str, str], TaskID] = {}
+    said = time.monotonic()
     with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as progress:
 
         def watch(step: str, item: str, done: int, total: int | None) -> None:
+            nonlocal said
             name = step, item
             if name not in tasks:
                 for earlier in tasks.values():
@@ -169,5 +174,8 @@ def _progress() -> Iterator[Watch]:
                 tasks[name] = progress.add_task(f"{step} {Path(item).name}", total=total, amount="")
             amount = f"{done:,} pairs" if total is None else f"{done / total:.0%}"
             progress.update(tasks[name], completed=done, amount=amount)
+            if not screen.is_terminal and time.monotonic() - said >= EVERY:
+                said = time.monotonic()
+                print(f"{step} {Path(item).name}: {amount}", file=sys.stderr, flush=True)
 
         yield watch

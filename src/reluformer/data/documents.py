@@ -133,7 +133,17 @@ def to_line(document: Document, languages: Languages) -> bytes:
     """A document as a line of JSONL, as :func:`read_jsonl` reads it."""
     sides = {languages.source: document.source, languages.target: document.target}
     first = {"first": document.first} if document.first else {}
-    return json.dumps({"id": document.id, **first, **sides}, ensure_ascii=False).encode() + b"\n"
+    return json.dumps({name_key(languages): document.id, **first, **sides}, ensure_ascii=False).encode() + b"\n"
+
+
+def name_key(languages: Languages) -> str:
+    """What a record calls the name of its document: ``id``, unless that is a language, Indonesian."""
+    return "document" if "id" in (languages.source, languages.target) else "id"
+
+
+def name_in(record: dict[str, Any]) -> Any:
+    """The name of a record's document, or None."""
+    return record.get("document") if isinstance(record.get("id"), list) else record.get("id")
 
 
 def read_bible(part: str, languages: Languages) -> Iterator[Document]:
@@ -154,7 +164,7 @@ def document_of(record: dict[str, Any], languages: Languages, where: str, defaul
             got = f"has {', '.join(record) or 'nothing'}" if side is None else f"{language!r} is no list of strings"
             raise DataError(f"{where}: takes lists of sentences as {_keys(languages)}, {got}")
         sides.append(side)
-    name = str(default_id if record.get("id") is None else record["id"])
+    name = str(default_id if name_in(record) is None else name_in(record))
     check_text([name, *sides[0], *sides[1]], where)
     if len(sides[0]) != len(sides[1]):
         raise DataError(

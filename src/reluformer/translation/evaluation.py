@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from reluformer.data.documents import Document, Languages, read_documents
+from reluformer.data.documents import Document, Languages, name_in, name_key, read_documents
 from reluformer.data.files import DataError, numbered_lines, plain_suffix, written_file
 from reluformer.data.lines import MARK
 
@@ -61,7 +61,7 @@ def _records(path: Path, target: str) -> Iterator[tuple[Any, list[str]]]:
             raise DataError(f"{path}, line {number}: takes an object with a list of sentences as {target!r}") from None
         if not isinstance(sentences, list) or not all(isinstance(sentence, str) for sentence in sentences):
             raise DataError(f"{path}, line {number}: {target!r} is no list of strings")
-        yield record.get("id"), sentences
+        yield name_in(record), sentences
 
 
 def keep(
@@ -73,6 +73,6 @@ def keep(
     """
     with written_file(path) as file:
         for document, *texts in zip(documents, *systems, strict=True):
-            record = {"id": document.id, languages.source: document.source, languages.target: texts[0]}
+            record = {name_key(languages): document.id, languages.source: document.source, languages.target: texts[0]}
             record |= {"reference": document.target} | dict(zip(["compare"], texts[1:], strict=False))
             file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
