@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -96,6 +97,16 @@ def test_a_real_model_with_maps(capsys, folder: Path, model_folder: Path) -> Non
     windows = sorted({name.split("/")[0] for name in figures})
     assert 2 <= len(windows) <= 4
     assert figures == [f"{window}/{site}.png" for window in windows for site in sites]
+    Path("a.translated.txt").unlink()
+    status, _, err = run(capsys, "translate", "a.txt", *options, "--heads", "decoder.cross_attention:9:0")
+    assert status == 2
+    assert "heads must name an attention head" in err
+    assert not Path("a.translated.txt").exists()  # refused before the work
+    Path("other").mkdir()
+    shutil.copy("a.txt", "other")
+    status, _, err = run(capsys, "translate", "a.txt", "other/a.txt", *options)
+    assert status == 2
+    assert "takes files of different names, got a.txt twice" in err
 
 
 @pytest.fixture

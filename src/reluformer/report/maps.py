@@ -88,7 +88,7 @@ def attention_maps(
     choices = [HeadChoice.parse(x) if isinstance(x, str) else x for x in heads]
     if not choices:
         return []
-    chosen = _chosen(model, choices)
+    chosen = chosen_heads(model, choices)
     found: dict[tuple[Place, int], AttentionMap] = {}
 
     def see(seen: Seen) -> None:
@@ -113,7 +113,7 @@ def attention_maps(
     return list(found.values())
 
 
-def _chosen(model: nn.Module, choices: Sequence[HeadChoice]) -> dict[Place, list[int]]:
+def chosen_heads(model: nn.Module, choices: Sequence[HeadChoice]) -> dict[Place, list[int]]:
     """The heads that are meant, by place; each choice must mean one at least."""
     sites = {place: m.heads for m, place in places(model).items() if isinstance(m, Attention)}
     for choice in choices:

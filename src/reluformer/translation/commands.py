@@ -74,6 +74,7 @@ def translate(
     options["precision"] = precision
     with _refusals():
         translator = Translator.load(folder, device, length, **options)
+    drawing.check(translator.model)
     account.begin()
     with _refusals(), sentences_done("translating", account.total) as watch:
         translate_jobs(translator, jobs, reader, account.counting(watch), drawing.collect if attention else None)
@@ -126,6 +127,17 @@ class _Drawing:
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--heads") from None
 
+    def check(self, model: Any) -> None:
+        """Refuse heads that the model has not, before the work."""
+        from reluformer.report.maps import chosen_heads
+
+        if self.heads is None:
+            return
+        try:
+            chosen_heads(model, self.heads)
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--heads") from None
+
     def collect(self, job: Job, window: Any) -> None:
         """Keep the first ones; they come in any order."""
         from reluformer.translation.attention import MOST_WINDOWS
@@ -144,10 +156,7 @@ class _Drawing:
         for job, windows in self.windows.items():
             name = "stdin" if job.input == STANDARD else job.input.name
             for number, window in enumerate(windows):
-                try:
-                    draw_window(self.folder / name / f"window-{number}", translator, window, heads)
-                except ValueError as error:
-                    raise typer.BadParameter(str(error), param_hint="--heads") from None
+                draw_window(self.folder / name / f"window-{number}", translator, window, heads)
 
 
 def evaluate(
