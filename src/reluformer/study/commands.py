@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from reluformer.study.corpus import Corpus
     from reluformer.study.experiment import Experiment
 
+OF_A_CELL = {"study", "file", "arm", "settings", "seed", "scale_settings", "corpus_settings"}  # to run it again
 SIDE_BY_SIDE = 4  # cells on one GPU: small models leave most of it idle
 
 
@@ -151,9 +152,7 @@ def _again(path: Path, folder: Path | None, out: Path) -> None:
     from reluformer.study.scales import Scale
 
     record = read_json(path)
-    if not isinstance(record, dict) or not {"study", "arm", "settings", "scale_settings", "corpus_settings"} <= set(
-        record
-    ):
+    if not isinstance(record, dict) or not record.keys() >= OF_A_CELL:
         raise StudyError(f"{path} is no cell of a study")
     about = record["corpus_settings"]
     place = folder or (None if about["test"] == "bible:test" else Path(about["folder"]))

@@ -31,7 +31,7 @@ OVER_ITS_MASS = RELU | attention(norm="mass", bias=1.0)
 CENTRED: dict[str, Any] = {"bias": 1.0, "alpha": 1.0, "centred": True}
 SQUARED: dict[str, Any] = {"activation": "relu_squared", "bias": 2.0, "alpha": 1.0}
 POWER: dict[str, Any] = POWER_ATTENTION.to_dict()
-EIGHTH = RELU | attention(**POWER | {"activation": "relu_eighth", "bias": 8.0})
+EIGHTH: dict[str, Any] = POWER | {"activation": "relu_eighth", "bias": 8.0}
 
 
 def reluformer(scale: Scale, **settings: Any) -> dict[str, Any]:

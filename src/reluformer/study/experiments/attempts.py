@@ -67,15 +67,15 @@ def _models(scale: Scale) -> dict[str, dict[str, Any]]:
         "power 1": RELU | attention(**POWER | {"activation": "relu", "bias": 1.0}),
         "power 2": RELU | attention(**POWER | {"activation": "relu_squared", "bias": 2.0}),
         "power 4": RELU | attention(**POWER),
-        "power 8": EIGHTH,
+        "power 8": RELU | attention(**EIGHTH),
         "power 4, no query-key norm": RELU | attention(**POWER | {"query_key_norm": False}),
         "power 4, rotary": RELU | attention(**POWER) | {"positions": "rotary"},
         "softmax, query-key norm, rotary": NORMED_SOFTMAX | {"positions": "rotary"},
         "power 4, not centred": RELU | attention(**POWER | {"centred": False}),
-        "power 8, bias 4": RELU | attention(**EIGHTH["cross"] | {"bias": 4.0}),
-        "power 8, output gate": RELU | attention(**EIGHTH["cross"] | {"output_gate": True}),
-        "power 8, squared FFN": EIGHTH | SQUARED_FFN,
-        "power 8, output gate, squared FFN": RELU | attention(**EIGHTH["cross"] | {"output_gate": True}) | SQUARED_FFN,
+        "power 8, bias 4": RELU | attention(**EIGHTH | {"bias": 4.0}),
+        "power 8, output gate": RELU | attention(**EIGHTH | {"output_gate": True}),
+        "power 8, squared FFN": RELU | attention(**EIGHTH) | SQUARED_FFN,
+        "power 8, output gate, squared FFN": RELU | attention(**EIGHTH | {"output_gate": True}) | SQUARED_FFN,
         "softmax, query-key norm, output gate, squared FFN": (
             attention(**ATTENTIONS["softmax"], query_key_norm=True, output_gate=True) | SQUARED_FFN
         ),
@@ -114,7 +114,7 @@ def _tuned(full: dict[str, Any], centred: dict[str, Any]) -> dict[str, dict[str,
     """Those that have learning rates of their own to find; a query-key norm allows for higher ones."""
     normed = {"softmax": NORMED_SOFTMAX, "centred": RELU | attention(**CENTRED, query_key_norm=True)}
     plain = {"softmax": {}, "full": full, "centred": centred}
-    plain |= {"power 4": RELU | attention(**POWER), "power 8": EIGHTH}
+    plain |= {"power 4": RELU | attention(**POWER), "power 8": RELU | attention(**EIGHTH)}
     return plain | {f"{name}, query-key norm": model for name, model in normed.items()}
 
 

@@ -44,7 +44,7 @@ def arms(scale: Scale) -> list[Arm]:
         Arm("sigmoid", {"model": attention(activation="sigmoid")}, seeds=1),
         Arm("ReLU over its mass", {"model": OVER_ITS_MASS}, seeds=1),
         Arm("power 4", {"model": RELU | attention(**POWER)}, seeds=1),
-        Arm("power 8", {"model": EIGHTH}),
+        Arm("power 8", {"model": RELU | attention(**EIGHTH)}),
         Arm("softmax, query-key norm", {"model": attention(**ATTENTIONS["softmax"], query_key_norm=True)}),
     ]
 

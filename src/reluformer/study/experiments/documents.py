@@ -4,7 +4,7 @@ from typing import Any
 
 from reluformer.study.bench import Bench
 from reluformer.study.experiment import Arm, Claim, Column, Diverged, Experiment, Plot, Profile
-from reluformer.study.experiments._memories import EIGHTH, attention, reluformer
+from reluformer.study.experiments._memories import EIGHTH, RELU, attention, reluformer
 from reluformer.study.scales import Scale
 from reluformer.study.scoring import compare_translations
 
@@ -31,7 +31,7 @@ def models_of(scale: Scale) -> dict[str, dict[str, Any]]:
     """Those that are compared on documents."""
     return {
         "ReLUFormer": reluformer(scale),
-        "power 8": EIGHTH,
+        "power 8": RELU | attention(**EIGHTH),
         TWIN: {},
         "sparsemax": attention(activation="sparsemax"),
     }

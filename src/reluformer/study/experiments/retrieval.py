@@ -10,7 +10,7 @@ import torch
 from reluformer.report import memory_report
 from reluformer.study.bench import Bench
 from reluformer.study.experiment import Arm, Claim, Column, Experiment, Profile
-from reluformer.study.experiments._memories import ATTENTIONS, CENTRED, POWER
+from reluformer.study.experiments._memories import ATTENTIONS, CENTRED, EIGHTH, POWER
 from reluformer.study.retrieval import Course, batch_of, make_model, nll_by_length, train_model
 from reluformer.study.scales import Scale
 
@@ -29,7 +29,7 @@ MEMORIES: dict[str, dict[str, Any]] = {
     "power 1": POWER | {"activation": "relu", "bias": 1.0},
     "power 2": POWER | {"activation": "relu_squared", "bias": 2.0},
     "power 4": POWER,
-    "power 8": POWER | {"activation": "relu_eighth", "bias": 8.0},
+    "power 8": EIGHTH,
 }
 EXTRAS: dict[str, dict[str, Any]] = {
     "softmax": ATTENTIONS["softmax"],
