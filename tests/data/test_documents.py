@@ -98,11 +98,10 @@ def test_the_embedded_corpus_is_an_input() -> None:
     assert "bible:dev: takes lists of sentences as 'en' and 'de', has id, en, es" in refused("bible:dev")
 
 
-@pytest.mark.parametrize("first", ["John", 1.5, -1, True])
-def test_a_first_sentence_is_a_number(first: object, tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(json.dumps({"first": first, "en": ["a"], "de": ["b"]}))
-    with pytest.raises(DataError, match="takes the number of the document's first sentence as 'first', got"):
-        list(read_jsonl(tmp_path / "a.jsonl", Languages("en", "de")))
+@pytest.mark.parametrize("first", ["John", 1.5, -1, True, None])
+def test_a_first_that_is_no_number_of_a_sentence_is_somebody_else_s(first: object, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"id": "d", "first": first, "en": ["a"], "de": ["b"]}))
+    assert list(read_jsonl(tmp_path / "a.jsonl", EN_DE)) == [Document("d", ["a"], ["b"])]
 
 
 def test_indonesian_is_a_language_and_no_name(tmp_path: Path) -> None:

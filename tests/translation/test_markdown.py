@@ -190,6 +190,8 @@ def test_emphasis_and_addresses(line: str, parts: list[str]) -> None:
         "Some text <!-- a remark that\ngoes on here --> and more.\n",
         '+++\ntitle = "A title"\n+++\n',
         "<preface>\n",
+        "<img\n  alt=it is never closed\n\n",
+        "text <!-- a remark that is never closed\n\n",
         "<script\n  src=x>\nlet a = 1\n</script>\n",
     ],
 )
@@ -197,3 +199,9 @@ def test_what_is_kept_whole_ends_where_it_ends(page: str) -> None:
     *kept, last = markdown_lines([*page.splitlines(keepends=True), "A sentence.\n"])
     assert all(len(line.parts) == 1 for line in kept)
     assert last.parts == ("", "A sentence.", "\n")
+
+
+def test_a_comment_in_code_is_none() -> None:
+    (line, following) = markdown_lines(["Write `<!--` to begin one.\n", "A sentence.\n"])
+    assert list(line.sentences) == ["Write", "to begin one."]
+    assert list(following.sentences) == ["A sentence."]

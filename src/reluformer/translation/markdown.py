@@ -29,7 +29,8 @@ _TABLE_RULE = re.compile(r"(?=.*\|)(?=.*-)[\s|:-]+$")
 _RAW = re.compile(r"<(?:(!--)|(pre|script|style)(?=[\s>]|$))")
 _OPEN_COMMENT = re.compile(r"<!--(?!.*-->)")
 _OPEN_TAG = re.compile(r"\s*<[A-Za-z][\w-]*(?:\s[^<>]*)?$")  # which goes on in the next line
-_FRONT = {"---": re.compile(r"[\w-]+\s*:"), "+++": re.compile(r"[\w.-]+\s*=|\[")}
+_FRONT = {"---": re.compile(r"[\w-]+\s*:"), "+++": re.compile(r"[\w.-]+\s*=|\[")}  # and what follows it
+_FRONT_ENDS = {"---": ("---", "..."), "+++": ("+++",)}
 _INLINE = re.compile(
     r"""(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)                        # code
     | \$(?=[^\s$])[^$]*(?<=[^\s$])\$(?!\d)                                # a formula; not two prices
@@ -65,6 +66,7 @@ class _Reader:
         self.first = True
         self.until: str | None = None  # closes the code, comment or front matter that we are in
         self.depth = 0  # of the quotes, when that began
+        self.paragraph = False  # whether that ends with its paragraph at the latest
         self.content = 0  # where the text of the list item that we are in begins
         self.blank = True  # was the line before
         self.code = False  # was the line before indented code
@@ -93,11 +95,14 @@ class _Reader:
             self.until = None
             return False
         text = body.strip()
+        if self.paragraph and not text:
+            self.until = None
+            return False
         mark = self.until
         if mark[0] in "`~":
             closed = text.startswith(mark) and not text.strip(mark[0])
         elif mark in _FRONT:
-            closed = body.rstrip() in (mark, "..." if mark == "---" else mark)
+            closed = body.rstrip() in _FRONT_ENDS[mark]
         else:
             closed = mark in text.lower()
         if closed:
@@ -106,6 +111,7 @@ class _Reader:
 
     def _begins(self, body: str, depth: int, following: str) -> bool:
         """Whether the line begins something that is kept whole; ``following`` is given at the top of a page."""
+        self.paragraph = False
         text = body.strip().lower()
         fence = _FENCE.match(body)
         if fence and not self._too_deep(body):
@@ -116,8 +122,9 @@ class _Reader:
             closing = "-->" if raw[1] else f"</{raw[2]}>"
             self.until, self.depth = (None if closing in text else closing), depth
             return raw[1] is None or self.until is not None or text.endswith(closing)
-        if _OPEN_COMMENT.search(text) or _OPEN_TAG.match(body):
-            self.until, self.depth = "-->" if "<!--" in text else ">", depth
+        comment = _OPEN_COMMENT.search(_INLINE.sub("", text))  # not one that stands in code
+        if comment or _OPEN_TAG.match(body):
+            self.until, self.depth, self.paragraph = "-->" if comment else ">", depth, True
             return True
         front = _FRONT.get(body.rstrip())
         if front and front.match(following):
