@@ -119,6 +119,7 @@ def test_bounds_have_gradients_for_every_weight(settings: dict[str, Any]) -> Non
         ({"norm": "layer"}, "norm to be none or mass, got 'layer'"),
         ({"query_key_norm": True}, "query_key_norm = False, got True"),
         ({"centred": True}, "centred = False, got True"),
+        ({"constant_channel": True, "norm": "mass", "bias": 1.0}, "constant_channel = False, got True"),
         ({"forget": 0.5}, "forget = None, got 0.5"),
         ({"token_shift": True}, "token_shift = False, got True"),
         ({"output_gate": True}, "output_gate = False, got True"),

@@ -5,7 +5,7 @@ import torch
 
 from reluformer.memory import Attention, MemorySettings
 from reluformer.memory.activations import FUSED
-from reluformer.memory.centring import with_constant
+from reluformer.memory.constant import with_constant
 from reluformer.memory.lookup import lookup, weights_of
 
 N, M, HEADS = 9, 13, 4

@@ -33,6 +33,15 @@ def test_those_of_an_earlier_version_have_none_of_the_later_parts():
         ({"query_key_norm": 1}, r"cross\.query_key_norm must be True or False, got 1"),
         ({"centred": 1}, r"cross\.centred must be True or False, got 1"),
         ({"centred": True, "norm": "mass"}, r"cross\.bias must be a number other than 0 where .* got None"),
+        ({"constant_channel": 1}, r"cross\.constant_channel must be True or False, got 1"),
+        (
+            {"constant_channel": True},
+            r"cross\.constant_channel must be False unless norm is 'mass', with a bias and one of relu, ",
+        ),
+        (
+            {"constant_channel": True, "norm": "mass", "bias": 1.0, "activation": "softmax"},
+            r"cross\.constant_channel must be False unless norm is 'mass', with a bias and one of relu, ",
+        ),
         ({"forget": "yes"}, r"cross\.forget must be None or a number, got 'yes'"),
         ({"forget": float("inf")}, r"cross\.forget must be None or a number, got inf"),
         (

@@ -39,6 +39,7 @@ def test_the_small_preset_is_the_paper_s_size():
         ({"ffn": "relu"}, r"ffn must be a mapping of settings, got 'relu'"),
         ({"ffn": {"query_key_norm": True}}, r"ffn\.query_key_norm must be False"),
         ({"ffn": {"centred": True}}, r"ffn\.centred must be False"),
+        ({"ffn": {"constant_channel": True, "norm": "mass", "bias": 1.0}}, r"ffn\.constant_channel must be False"),
         ({"cross": {"activation": "softmax", "centred": True}}, r"cross\.centred must be False for softmax"),
         ({"regulariser": {"mass": -1}}, r"regulariser\.mass must be a number >= 0, got -1"),
         ({"regulariser": {"weight": 1}}, r"regulariser\.weight is no setting; there are mass, entropy, ceiling"),

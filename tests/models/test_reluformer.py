@@ -59,6 +59,16 @@ VARIANTS = [
     | {site: {"centred": True, "bias": 4.0, "norm": "mass"} for site in ("encoder_self", "decoder_self", "cross")},
     {"activation": "relu_fourth"}
     | {site: {"centred": True, "bias": 4.0, "norm": "mass", "slots": 3} for site in ("encoder_self", "decoder_self")},
+    {"activation": "relu_eighth", "positions": "rotary", "key_heads": 2}
+    | {
+        site: {"constant_channel": True, "bias": 8.0, "norm": "mass"}
+        for site in ("encoder_self", "decoder_self", "cross")
+    },
+    {"activation": "relu_squared"}
+    | {
+        site: {"constant_channel": True, "bias": 2.0, "norm": "mass", "slots": 3}
+        for site in ("encoder_self", "decoder_self")
+    },
     {"norm_order": "post"} | {site: {"centred": True, "slots": 3} for site in ("encoder_self", "decoder_self")},
 ]
 

@@ -13,8 +13,8 @@ from reluformer.ops import relu_attention
 
 # The projections stay the model's own, so what acts on them or between them cannot be had.
 NEUTRAL = {
-    "norm": "none", "query_key_norm": False, "centred": False, "slots": 0, "forget": None, "token_shift": False,
-    "output_gate": False,
+    "norm": "none", "query_key_norm": False, "centred": False, "constant_channel": False, "slots": 0, "forget": None,
+    "token_shift": False, "output_gate": False,
 }  # fmt: skip
 
 

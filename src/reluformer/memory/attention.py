@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reluformer.memory.activations import FUSED
-from reluformer.memory.centring import with_constant
+from reluformer.memory.constant import with_bias, with_constant
 from reluformer.memory.forgetting import ForgetGate, pack, unpack
 from reluformer.memory.lookup import lookup, up_to
 from reluformer.memory.norms import RMSNorm, output_norm
@@ -36,7 +36,8 @@ class Attention(nn.Module):
         causal: Whether later positions are hidden from a query.
 
     Attributes:
-        counted: Whether the first channel of every value is 1, so that of a sum is the mass of its row.
+        constant: Whether the first channel of every key is 1, see :mod:`~reluformer.memory.constant`.
+        counted: Whether that of every value is, too, so that of a sum is the mass of its row.
         softmax_share: While training turns softmax into this memory, how much of the output is still softmax's, as a
             tensor ``()``, since compiled code would take a number for a constant; None for no softmax at all. It is not
             stored with the model.
@@ -63,7 +64,8 @@ class Attention(nn.Module):
                 raise ValueError(f"{name} needs causal attention, got {getattr(settings, name)!r} where it is not")
         self.heads, self.key_heads, self.head_dim = heads, key_heads, width // heads
         self.settings, self.causal = settings, causal
-        self.counted = settings.centred and settings.norm == "mass" and settings.activation in FUSED
+        self.constant = settings.centred or settings.constant_channel
+        self.counted = self.constant and settings.norm == "mass" and settings.activation in FUSED
         self.query = nn.Linear(width, width)
         self.key = nn.Linear(width, key_heads * self.head_dim)
         self.value = nn.Linear(width, key_heads * self.head_dim)
@@ -157,7 +159,7 @@ class Attention(nn.Module):
             k = k if self.key_norm is None else self.key_norm(k)
             if rotate is not None:
                 q, k = rotate(q, k)
-            if self.settings.centred:
+            if self.constant:
                 k = with_constant(k)
             if self.counted:
                 v = with_constant(v)
@@ -174,12 +176,15 @@ class Attention(nn.Module):
             attn_mask, limit = up_to(limit, k.shape[2]), None
         if self.slots is not None:
             k, v, key_mask, attn_mask = self.slots(k, v, key_mask, attn_mask)
-            k = with_constant(k) if self.settings.centred else k
+            k = with_constant(k) if self.constant else k
             v = with_constant(v) if self.counted else v
         if attn_mask is not None:
             attn_mask = attn_mask.expand(*attn_mask.shape[:2], q.shape[2], k.shape[2])
+        bias = self.bias
+        if bias is not None and self.constant and not self.settings.centred:
+            q, bias = with_bias(q, bias, self.head_dim**-0.5), None
         return {
-            "q": q, "k": k, "v": v, "settings": self.settings, "gamma": self.gamma(), "bias": self.bias,
+            "q": q, "k": k, "v": v, "settings": self.settings, "gamma": self.gamma(), "bias": bias,
             "causal": self.causal and attn_mask is None and limit is None,
             "key_mask": key_mask, "attn_mask": attn_mask, "limit": limit, "log_forget": log_forget,
             "counted": self.counted,

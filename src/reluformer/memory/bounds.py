@@ -18,7 +18,10 @@ from reluformer.ops.intervals import EPS, WIDE, Interval, add, affine, products,
 from reluformer.ops.visibility import UNBOUNDED, Band, band_mask
 
 BOUNDED = (*FUSED, "softmax")
-PLAIN = {"query_key_norm": False, "centred": False, "forget": None, "token_shift": False, "output_gate": False}
+PLAIN = {
+    "query_key_norm": False, "centred": False, "constant_channel": False, "forget": None, "token_shift": False,
+    "output_gate": False,
+}  # fmt: skip
 
 
 def linear_bounds(layer: nn.Linear, x: Interval) -> Interval:

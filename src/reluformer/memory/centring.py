@@ -4,20 +4,14 @@ What all keys have in common adds the same to every score of a row. Softmax does
 many keys are alive and what mass the row has, and every query must learn to stay clear of it. Centred scores sum to 0,
 so that no row is dead either as long as its bias is positive.
 
-That takes a number per row, for which the operator has no place; but it has a channel. The first of every key is 1, so
-the first of a query is added to all its scores: the bias less the mean. Its gradient comes with that of the query, and
-scores stay homogeneous in the query, which is what the fastest kernels ask for. Where a centred row is divided by its
-mass, the first channel of every value is 1 as well: the mass is what these add up to, and comes with the sums.
+That takes a number per row, which goes into the channel of the bias, see constant.py: the bias less the mean.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-
-def with_constant(k: Tensor) -> Tensor:
-    """Keys or values ``(..., D)`` with 1 in their first channel."""
-    return torch.cat([torch.ones_like(k[..., :1]), k[..., 1:]], dim=-1)
+from reluformer.memory.constant import with_first
 
 
 def centre(
@@ -32,7 +26,7 @@ def centre(
 ) -> Tensor:
     """Queries ``(B, Hq, N, D)`` whose scores with keys ``(B, Hk, M, D)`` are centred and have the bias in them.
 
-    The keys must have their constant, see :func:`with_constant`; bias and masks are those of a lookup.
+    The keys must have their constant, see :mod:`~reluformer.memory.constant`; bias and masks are those of a lookup.
     """
     wide = torch.promote_types(q.dtype, torch.float32)
     means = _means(k.to(wide), q.shape, causal, key_mask, attn_mask)  # (B, Hk|Hq, N|1, D)
@@ -40,7 +34,7 @@ def centre(
     first = -(q[..., 1:].to(wide) * means[..., 1:]).sum(-1, keepdim=True)  # (B, Hq, N, 1)
     if bias is not None:
         first = first + bias.to(wide)[:, None, None] / scale
-    return torch.cat([first.to(q.dtype), q[..., 1:]], dim=-1)
+    return with_first(q, first)
 
 
 def _means(k: Tensor, queries: torch.Size, causal: bool, key_mask: Tensor | None, attn_mask: Tensor | None) -> Tensor:

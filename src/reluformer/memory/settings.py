@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
-from reluformer.memory.activations import ACTIVATIONS, NORMALISED
+from reluformer.memory.activations import ACTIVATIONS, FUSED, NORMALISED
 
 GAMMAS = ("none", "fixed", "learned", "shared")
 NORMS = ("none", "mass", "layer", "rms", "gated")
@@ -32,6 +32,9 @@ class MemorySettings:
         query_key_norm: Whether queries and keys are brought to unit RMS per head, with a learned gain.
         centred: Whether the mean of a row is taken from its scores, see :mod:`~reluformer.memory.centring`; for
             activations that a constant in all scores changes.
+        constant_channel: Whether bias and mass go through the first channel of queries, keys and values, which nothing
+            else can have then, see :mod:`~reluformer.memory.constant`: for powers of ReLU over their mass, which train
+            faster so. Centred ones always do.
         slots: Learned slots: all that a :class:`KeyValueMemory` has; in :class:`Attention`, beside the sequence's own.
         forget: Where the bias of a forget gate starts, see :mod:`~reluformer.memory.forgetting`; None for no gate.
         token_shift: Whether keys and values are mixed with those of the token before, see
@@ -47,6 +50,7 @@ class MemorySettings:
     temperature: float = 1.0
     query_key_norm: bool = False
     centred: bool = False
+    constant_channel: bool = False
     slots: int = 0
     forget: float | None = None
     token_shift: bool = False
@@ -63,7 +67,7 @@ class MemorySettings:
         for name in ("bias", "forget"):
             if getattr(self, name) is not None:
                 _number(name, getattr(self, name), "None or a number", math.isfinite)
-        for name in ("query_key_norm", "centred", "token_shift", "output_gate"):
+        for name in ("query_key_norm", "centred", "constant_channel", "token_shift", "output_gate"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if isinstance(self.slots, bool) or not isinstance(self.slots, int) or self.slots < 0:
@@ -77,6 +81,9 @@ class MemorySettings:
                 "bias must be a number other than 0 where scores are centred and norm is 'mass': the score of a single "
                 f"key is 0 then, and rounding would decide whether its row is dead, got {self.bias!r}"
             )
+        if self.constant_channel and (self.norm != "mass" or self.activation not in FUSED or self.bias is None):
+            powers = ", ".join(FUSED)
+            raise ValueError(f"constant_channel must be False unless norm is 'mass', with a bias and one of {powers}")
         if self.temperature != 1 and self.activation not in NORMALISED:
             takers = ", ".join(NORMALISED)
             raise ValueError(f"temperature must be 1 unless activation is one of {takers}, got {self.temperature!r}")

@@ -16,7 +16,8 @@ KINDS = [
     for activation, bias, centred in itertools.product(("relu", "relu_squared"), (None, 2.0), (False, True))
 ]
 OVER_MASS = {"activation": "relu_fourth", "bias": 4.0, "centred": True, "norm": "mass"}
-KINDS += [OVER_MASS, OVER_MASS | {"query_key_norm": True}]
+CHANNEL = {"activation": "relu_eighth", "bias": 8.0, "constant_channel": True, "norm": "mass"}
+KINDS += [x | {"query_key_norm": normed} for x in (OVER_MASS, CHANNEL) for normed in (False, True)]
 KINDS += [KINDS[1] | {"query_key_norm": True}, KINDS[3] | {"query_key_norm": True}, SOFTMAX | {"query_key_norm": True}]
 SOURCES = [[5, 9, 2], [7, 8, 9, 10, 11, 2], [4, 2]]
 MODELS = [

@@ -30,8 +30,10 @@ OVER_ITS_MASS = RELU | attention(norm="mass", bias=1.0)
 # Nearly all keys are alive at first: softmax to the first order, and to the second, 1.5-entmax without its threshold.
 CENTRED: dict[str, Any] = {"bias": 1.0, "alpha": 1.0, "centred": True}
 SQUARED: dict[str, Any] = {"activation": "relu_squared", "bias": 2.0, "alpha": 1.0}
-POWER: dict[str, Any] = POWER_ATTENTION.to_dict()
+# Cells are known by their settings, so these are the ones that there were when the first were kept.
+POWER: dict[str, Any] = {name: x for name, x in POWER_ATTENTION.to_dict().items() if name != "constant_channel"}
 EIGHTH: dict[str, Any] = POWER | {"activation": "relu_eighth", "bias": 8.0}
+PLAIN_EIGHTH: dict[str, Any] = EIGHTH | {"centred": False, "constant_channel": True}
 
 
 def reluformer(scale: Scale, **settings: Any) -> dict[str, Any]:

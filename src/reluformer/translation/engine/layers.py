@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from reluformer.memory.activations import FUSED
 from reluformer.memory.attention import Attention
-from reluformer.memory.centring import with_constant
+from reluformer.memory.constant import with_bias, with_constant
 from reluformer.memory.lookup import lookup
 from reluformer.memory.settings import SOFTMAX_ATTENTION, MemorySettings
 from reluformer.models.quantising import Linear
@@ -71,7 +71,8 @@ class Reading(Frame):
     def __init__(self, sublayer: Any, make: MakeLinear) -> None:
         super().__init__(sublayer)
         memory: Attention = sublayer.memory
-        self.settings, self.heads, self.counted = memory.settings, memory.heads, memory.counted
+        self.settings, self.heads, self.scale = memory.settings, memory.heads, memory.head_dim**-0.5
+        self.constant, self.counted = memory.constant, memory.counted
         gamma = memory.gamma()
         self.gamma = None if gamma is None else gamma.detach().float()
         self.bias = None if memory.bias is None else memory.bias.detach().float()
@@ -86,11 +87,12 @@ class Reading(Frame):
         q, k = self.query_norm(q), self.key_norm(k)
         if rotate is not None:
             q, k = rotate(q, k)
-        k = with_constant(k) if self.settings.centred else k
+        k = with_constant(k) if self.constant else k
         v = with_constant(v) if self.counted else v
-        out, _ = lookup(
-            q, k, v, self.settings, gamma=self.gamma, bias=self.bias, key_mask=mask, counted=self.counted
-        )  # fmt: skip
+        bias = self.bias
+        if bias is not None and self.constant and not self.settings.centred:
+            q, bias = with_bias(q, bias, self.scale), None
+        out, _ = lookup(q, k, v, self.settings, gamma=self.gamma, bias=bias, key_mask=mask, counted=self.counted)
         return self.output(out.transpose(1, 2).reshape(x.shape))
 
 
@@ -107,7 +109,7 @@ class Writing(Frame):
         super().__init__(sublayer)
         memory: Attention = sublayer.memory
         self.settings, self.heads, self.head_dim = memory.settings, memory.heads, memory.head_dim
-        self.scale, self.counted = memory.head_dim**-0.5, memory.counted
+        self.scale, self.constant, self.counted = memory.head_dim**-0.5, memory.constant, memory.counted
         self.sees_zeros = self.settings.activation not in FUSED  # under ReLU values of zeros add nothing to a sum
         bias = None if memory.bias is None else memory.bias.detach().float()
         self.bias = None if bias is None else bias[:, None, None].to(kept)
@@ -115,10 +117,10 @@ class Writing(Frame):
         gamma = memory.gamma()
         # What values are multiplied by, and what is added to them then, by channel: ``(width,)`` or a number.
         self.factor: Any = 1.0
-        self.constant: Any = 0.0
+        self.added: Any = 0.0
         if self.counted:
-            self.constant = self._first_channels()
-            self.factor = 1 - self.constant
+            self.added = self._first_channels()
+            self.factor = 1 - self.added
         elif gamma is not None:
             self.factor = gamma.detach().float().reciprocal().repeat_interleave(memory.head_dim)
 
@@ -168,7 +170,7 @@ class SourceAttention(Writing):
         memory: Attention = sublayer.memory
         self.query_norm, self.key_norm = normer(memory.query_norm), normer(memory.key_norm)
         self.query = make(memory.query.weight, memory.query.bias)
-        self.source = joined([memory.key, memory.value], make, [1.0, self.factor], [0.0, self.constant])
+        self.source = joined([memory.key, memory.value], make, [1.0, self.factor], [0.0, self.added])
 
     def queries(self, rows: Tensor, beam: int) -> Tensor:
         """Of ``rows (S * beam, width)``: ``(S, beam, H, D)``."""
@@ -183,7 +185,8 @@ class SourceAttention(Writing):
         made = made * mask[:, :, None, None, None]
         if self.settings.centred:  # once for all rows; what pads has values of zeros, whatever its keys
             made[:, :, 0] -= made[:, :, 0].sum(1, keepdim=True) / count[:, None, None, None]
-            made[:, :, 0, :, 0] = 0  # the keys' constant, less its mean
+        if self.constant:
+            made[:, :, 0, :, 0] = 0  # the bias is added to the scores
         made[:, :, 1] *= (count / 2).pow(-self.settings.alpha)[:, None, None, None]
         return made.permute(2, 0, 3, 1, 4)
 
@@ -195,17 +198,16 @@ class OwnAttention(Writing):
     number: their order is no matter to a product.
 
     Attributes:
-        by_channel: Whether mean and bias come with the queries, see :meth:`centre`.
+        constant: Whether bias and mean come with the queries, see :meth:`complete`.
         folded: Whether the matrices make the first channels that this takes.
     """
 
     def __init__(self, sublayer: Any, make: MakeLinear, kept: torch.dtype, turned: bool) -> None:
         super().__init__(sublayer, make, kept)
         memory: Attention = sublayer.memory
-        self.by_channel = self.settings.centred
-        self.folded = self.by_channel and not (turned or self.settings.query_key_norm)
+        self.folded = self.constant and not (turned or self.settings.query_key_norm)
         self.first = torch.zeros(self.heads)  # what the first channel has of the bias
-        if self.by_channel and memory.bias is not None:
+        if self.constant and memory.bias is not None:
             self.first, self.bias = memory.bias.detach().float() / self.scale, None
         order = torch.arange(self.head_dim)
         if turned:
@@ -220,7 +222,7 @@ class OwnAttention(Writing):
             [memory.query, memory.key, memory.value],
             make,
             [rest, rest, self.factor],
-            [0.0, 1 - rest, self.constant],
+            [0.0, 1 - rest, self.added],
             [rows, rows, slice(None)],
         )
 
@@ -234,8 +236,8 @@ class OwnAttention(Writing):
             both = torch.view_as_real(torch.view_as_complex(both.unflatten(-1, (-1, 2))) * turn).flatten(-2)
         return both[:, :, 0], both[:, :, 1], made[:, :, 2]
 
-    def centre(self, q: Tensor, k: Tensor, sums: Tensor, count: int) -> None:
-        """Change queries so that their scores come out centred and with their bias; all are ``(S, beam, H, D)``.
+    def complete(self, q: Tensor, k: Tensor, sums: Tensor | None, count: int) -> None:
+        """Change queries so that scores come out with their bias, and centred; all are ``(S, beam, H, D)``.
 
         The first channel of every key is 1, so that of a query is added to all its scores. What this costs does not
         grow with the keys. The mean could be taken from the scores instead: a little faster for one beam, but several
@@ -243,15 +245,18 @@ class OwnAttention(Writing):
 
         Args:
             q: Queries, changed in place.
-            k: Keys of this step.
-            sums: Of the keys before, to which these are added.
+            k: Keys of this step, which get their constant.
+            sums: Of the keys before, to which these are added; None where scores are not centred.
             count: How many keys these are then.
         """
         first = q.select(-1, 0)  # (S, beam, H)
         if not self.folded:  # else the matrices make a 0 and a 1
             first.zero_()
             k.select(-1, 0).fill_(1)
-        torch.sub(self.first, (q * sums.add_(k)).sum(-1), alpha=1 / count, out=first)
+        if sums is None:
+            first.copy_(self.first)
+        else:
+            torch.sub(self.first, (q * sums.add_(k)).sum(-1), alpha=1 / count, out=first)
 
 
 def joined(
@@ -280,8 +285,8 @@ def unlike_attention(name: str, settings: MemorySettings) -> str | None:
         return f"{name}.activation {settings.activation}"
     plain, taken = SOFTMAX_ATTENTION, ["query_key_norm"]
     if settings.activation != "softmax":
-        plain, taken = MemorySettings(), [*taken, "activation", "alpha", "gamma", "bias", "centred"]
-        if settings.centred and settings.norm == "mass":
+        plain, taken = MemorySettings(), [*taken, "activation", "alpha", "gamma", "bias", "centred", "constant_channel"]
+        if (settings.centred or settings.constant_channel) and settings.norm == "mass":
             taken += ["norm"]
     plain = dataclasses.replace(plain, **{field: getattr(settings, field) for field in taken})
     return _difference(name, settings, plain)

@@ -113,7 +113,7 @@ class Decoding:
 
     def __init__(self, engine: Engine, states: Tensor, mask: Tensor, beam: int) -> None:
         self.engine, self.beam, self.position = engine, beam, 0
-        summed = any(own.by_channel for own, _, _ in engine.writing)
+        summed = any(own.settings.centred for own, _, _ in engine.writing)
         shape = len(engine.writing), len(states), beam, engine.heads, engine.head_dim
         self.own = TreeKeys(*shape, engine.kept, summed)
         # Of each layer (2, S, H, N, D).
@@ -136,8 +136,8 @@ class Decoding:
     def _look_at_own(self, rows: Tensor, layer: int, turn: Tensor | None) -> Tensor:
         own = self.engine.writing[layer][0]
         q, k, v = own.split(rows, self.beam, turn)
-        if self.own.sums is not None:
-            own.centre(q, k, self.own.sums[layer], self.position)
+        if own.constant:
+            own.complete(q, k, None if self.own.sums is None else self.own.sums[layer], self.position)
         owned = self.own.owned if self.beam > 1 or own.sees_zeros else None
         return own.output(own.weigh(q, *self.own.write(layer, k, v), self.position, owned))
 
