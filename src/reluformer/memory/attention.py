@@ -13,6 +13,7 @@ from reluformer.memory.forgetting import ForgetGate, pack, unpack
 from reluformer.memory.lookup import lookup, up_to
 from reluformer.memory.norms import RMSNorm, output_norm
 from reluformer.memory.persistent import PersistentMemory
+from reluformer.memory.projections import project
 from reluformer.memory.scale import Gamma
 from reluformer.memory.settings import SOFTMAX_ATTENTION, MemorySettings
 from reluformer.memory.shift import TokenShift
@@ -147,13 +148,15 @@ class Attention(nn.Module):
         """What the lookup takes."""
         if attn_mask is not None:
             attn_mask = attn_mask[(None,) * (4 - attn_mask.dim())]
-        q = self._split(self.query(x), self.query_norm)  # (B, H, N, D)
+        both = context is None and store is None  # else keys and values may be there already
+        q, *own = project(x, self.query, *((self.key, self.value) if both else ()))
+        q = self._split(q, self.query_norm)  # (B, H, N, D)
         log_forget = None if self.forget is None else self.forget(x)  # (B, H, N)
 
         def make() -> tuple[Tensor, Tensor]:
             nonlocal q
             source = x if context is None else context
-            k, v = self._split(self.key(source)), self._split(self.value(source))  # (B, Hk, M, D)
+            k, v = map(self._split, own or project(source, self.key, self.value))  # (B, Hk, M, D)
             if self.shift is not None:
                 k, v = self._shift(self.shift, x, k, v, key_mask, carry)
             k = k if self.key_norm is None else self.key_norm(k)

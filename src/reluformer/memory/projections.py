@@ -1,0 +1,27 @@
+"""Several linear layers of one input as one matrix product: fewer and larger ones, forwards and backwards."""
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def project(x: Tensor, *layers: nn.Module) -> Sequence[Tensor]:
+    """What each of the layers makes of ``x (..., width)``; as one product in training, where that pays.
+
+    To put the matrices together is a copy of them, little beside a batch of training, but as much as a step of decoding
+    is to read. Whatever is not as PyTorch made it, say, has an adapter or a hook, is called by itself.
+    """
+    plain = [layer for layer in layers if type(layer) is nn.Linear and _is_plain(layer)]
+    if torch.is_grad_enabled() and len(plain) == len(layers) > 1:
+        weight, bias = (
+            torch.cat(parts) for parts in zip(*((layer.weight, layer.bias) for layer in plain), strict=True)
+        )
+        return torch.split(F.linear(x, weight, bias), [layer.out_features for layer in plain], dim=-1)
+    return [layer(x) for layer in layers]
+
+
+def _is_plain(layer: nn.Linear) -> bool:
+    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
+    return layer.bias is not None and not hooks and "forward" not in layer.__dict__
