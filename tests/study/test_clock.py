@@ -5,12 +5,12 @@ import pytest
 
 from reluformer.study.clock import nll_at, speed_of
 
-CURVE = [{"step": 1, "nll": 4.0, "seconds": 1.0}, {"step": 2, "nll": 2.0, "seconds": 3.0}]
+CURVE = [{"step": 10, "nll": 4.0}, {"step": 30, "nll": 2.0}]
 
 
-@pytest.mark.parametrize(("seconds", "nll"), [(0.5, None), (1.0, 4.0), (2.0, 3.0), (3.0, 2.0), (9.0, 2.0)])
-def test_loss_at_a_time(seconds: float, nll: float | None) -> None:
-    assert nll_at(CURVE, seconds) == nll
+@pytest.mark.parametrize(("step", "nll"), [(5, None), (10, 4.0), (20, 3.0), (22.5, 2.75), (30, 2.0), (90, 2.0)])
+def test_loss_at_an_update(step: float, nll: float | None) -> None:
+    assert nll_at(CURVE, step) == nll
 
 
 def test_no_curve() -> None:

@@ -66,12 +66,12 @@ def speed_of(log: Path, after: int = 0) -> float | None:
     return speeds[len(speeds) // 2] if speeds else None
 
 
-def nll_at(curve: list[dict[str, float]], seconds: float) -> float | None:
-    """The loss after so much time, between two points by a straight line; that of the end for a run that was faster."""
-    if not curve or seconds < curve[0]["seconds"]:
+def nll_at(curve: list[dict[str, float]], step: float) -> float | None:
+    """The loss after so many updates, between two points by a straight line; that of the end for more."""
+    if not curve or step < curve[0]["step"]:
         return None
     for before, after in itertools.pairwise(curve):
-        if before["seconds"] <= seconds < after["seconds"]:
-            share = (seconds - before["seconds"]) / (after["seconds"] - before["seconds"])
+        if before["step"] <= step < after["step"]:
+            share = (step - before["step"]) / (after["step"] - before["step"])
             return before["nll"] + share * (after["nll"] - before["nll"])
     return curve[-1]["nll"]
