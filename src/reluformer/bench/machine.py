@@ -40,7 +40,7 @@ def _commit() -> str:
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
     except (OSError, subprocess.SubprocessError):
-        return ""  # installed, or no git
+        return os.environ.get("RELUFORMER_COMMIT", "")  # installed, copied without its history, or no git
 
 
 def _processor() -> str:

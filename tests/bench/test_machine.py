@@ -1,0 +1,31 @@
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import reluformer
+from reluformer.bench.machine import describe, one_line
+
+
+def test_says_where_a_number_comes_from() -> None:
+    place = describe(torch.device("cpu"))
+    assert place["reluformer"] == reluformer.__version__
+    assert "cores" in place["machine"]
+    line = one_line(place)
+    assert line.startswith(place["machine"])
+    assert place["date"] in line
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+@pytest.mark.parametrize("given", ["", "0123abc"])
+def test_a_copy_without_history_takes_the_commit_from_the_environment(tmp_path: Path, given: str) -> None:
+    shutil.copytree(
+        Path(reluformer.__file__).parent, tmp_path / "reluformer", ignore=shutil.ignore_patterns("pretrained")
+    )
+    code = "import torch; from reluformer.bench.machine import describe; print(describe(torch.device('cpu'))['commit'])"
+    environment = {"PYTHONPATH": str(tmp_path), "RELUFORMER_COMMIT": given, "PATH": "/usr/bin:/bin"}
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert said.stdout.strip() == given
