@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from reluformer.bench import models
-from reluformer.bench.models import MARIAN, NORMED_TWIN, POWERED, QUARTER, REGULARISED, RELU, TWIN, Load
+from reluformer.bench.models import EIGHTH, MARIAN, NORMED_TWIN, POWERED, QUARTER, REGULARISED, RELU, TWIN, Load
 
 CPU = torch.device("cpu")
 LOAD = Load("tiny", length=6, batch=2, vocab_size=50, dtype="float32")
@@ -11,8 +11,8 @@ LOAD = Load("tiny", length=6, batch=2, vocab_size=50, dtype="float32")
 @pytest.mark.parametrize(
     ("race", "names"),
     [
-        ("training", [RELU, REGULARISED, QUARTER, POWERED, TWIN, NORMED_TWIN, MARIAN]),
-        ("generation", [RELU, POWERED, TWIN, MARIAN]),
+        ("training", [RELU, REGULARISED, QUARTER, POWERED, EIGHTH, TWIN, NORMED_TWIN, MARIAN]),
+        ("generation", [RELU, POWERED, EIGHTH, TWIN, MARIAN]),
     ],
 )
 def test_everybody_runs_and_is_compared_with_the_twin(race, names):

@@ -16,11 +16,15 @@ RELU = "ReLUFormer"
 REGULARISED = "ReLUFormer, regulariser"
 QUARTER = "ReLUFormer, regulariser on a quarter"  # of the sequences
 POWERED = "ReLUFormer, power 4"  # with a query-key norm
+EIGHTH = "ReLUFormer, power 8"  # not centred and without norms: softmax's own place
 TWIN = "softmax twin"
 NORMED_TWIN = "softmax twin, query-key norm"
 MARIAN = "Marian, SDPA"
 COMPILED = ", compiled"
 REGULARISER = {"mass": 0.02, "entropy": 0.02}
+OVER_ITS_MASS = {
+    "activation": "relu_eighth", "alpha": 0.0, "gamma": "none", "norm": "mass", "bias": 8.0, "constant_channel": True,
+}  # fmt: skip
 TRAINED = (REGULARISED, QUARTER, NORMED_TWIN)  # when they generate they are as another, or nearly
 
 
@@ -68,6 +72,7 @@ def models(load: Load) -> dict[str, Callable[[], nn.Module]]:
         REGULARISED: ours("reluformer", regulariser=REGULARISER),
         QUARTER: ours("reluformer", regulariser=REGULARISER | {"share": 0.25}),
         POWERED: ours("reluformer-power"),
+        EIGHTH: ours("reluformer", **dict.fromkeys(SITES[:3], OVER_ITS_MASS)),
         TWIN: ours("transformer"),
         NORMED_TWIN: ours("transformer", **{site: {"query_key_norm": True} for site in SITES[:3]}),
         MARIAN: lambda: marian(load),
