@@ -1,5 +1,7 @@
 """The model as a user of Hugging Face meets it: whatever way it is run, it computes the same."""
 
+import copy
+import pickle
 import subprocess
 import sys
 
@@ -337,6 +339,15 @@ class TestRegularisation:
             graphs.append(counter.frame_count)
         torch.testing.assert_close(found, expected)
         assert len(set(graphs)) == 1
+
+
+def test_a_compiled_model_can_be_copied_and_pickled():
+    model = make(regulariser={"mass": 0.1}, encoder_layers=1, decoder_layers=1)
+    ids = torch.randint(3, VOCAB, (2, 7))
+    expected = model.train()(input_ids=ids, labels=ids).loss
+    model.compile_layers(backend="eager")
+    for again in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        torch.testing.assert_close(again(input_ids=ids, labels=ids).loss, expected)
 
 
 def test_calibration_leaves_padded_labels_out():

@@ -16,6 +16,9 @@ from reluformer.memory.regulariser import Regulariser
 from reluformer.memory.scale import Gamma
 from reluformer.models.base_configuration import MemoryConfig
 
+# Functions of a class that an instance may have compiled; these are not to be pickled, and made again in no time.
+COMPILED = ("cost_of", "token_losses")
+
 
 def refuse_weights(options: Mapping[str, Any]) -> None:
     """Say so where a caller asks for what no model of memories has: all weights of an attention at a time."""
@@ -34,6 +37,11 @@ class MemoryModel(PreTrainedModel):
     supports_gradient_checkpointing = True
     _supports_sdpa = True  # each memory chooses its own way, whatever attn_implementation says
     _can_compile_fullgraph = True
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is copied or pickled: all but what ``compile_layers`` made."""
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name not in COMPILED}
 
     @property
     def _regulariser(self) -> Regulariser | None:

@@ -16,7 +16,7 @@ from reluformer.models.base import MemoryModel, refuse_weights
 from reluformer.models.encoding import cost_of, encode
 from reluformer.models.language_configuration import ReLUFormerLanguageConfig
 from reluformer.models.layers import CausalLayer
-from reluformer.models.loss import IGNORED, token_losses, with_cost
+from reluformer.models.loss import IGNORED, TokenLosses, token_losses, with_cost
 from reluformer.models.tokens import TokenStack
 
 
@@ -99,13 +99,13 @@ class ReLUFormerLanguageModel(TokenStack, _LanguageModel):
 class ReLUFormerForCausalLM(_LanguageModel, GenerationMixin):
     """ReLUFormer with a head over the vocabulary: trains with ``labels``, continues with ``generate``."""
 
+    token_losses: TokenLosses = staticmethod(token_losses)
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012, as the base class has it
 
     def __init__(self, config: ReLUFormerLanguageConfig) -> None:
         super().__init__(config)
         self.model = ReLUFormerLanguageModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
-        self.token_losses = token_losses
         self.post_init()
 
     def compile_layers(self, **options: Any) -> None:

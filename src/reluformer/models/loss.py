@@ -1,7 +1,11 @@
 """The loss of a batch of tokens."""
 
+from collections.abc import Callable
+
 import torch.nn.functional as F
 from torch import Tensor
+
+TokenLosses = Callable[..., tuple[Tensor, Tensor]]
 
 IGNORED = -100  # a label that is none, as in PyTorch's own losses
 

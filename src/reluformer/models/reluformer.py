@@ -17,7 +17,7 @@ from reluformer.models.compressing import CompressedMixin
 from reluformer.models.configuration import ReLUFormerConfig
 from reluformer.models.encoding import asked, cost_of, encode
 from reluformer.models.layers import DecoderLayer, EncoderLayer
-from reluformer.models.loss import IGNORED, token_losses, with_cost
+from reluformer.models.loss import IGNORED, TokenLosses, token_losses, with_cost
 from reluformer.models.masks import needed
 from reluformer.models.stepping import StepCache, SteppingMixin, StoredLayer
 from reluformer.models.tokens import TokenStack
@@ -229,6 +229,7 @@ class ReLUFormerModel(ReLUFormerPreTrainedModel):
 class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, SteppingMixin, GenerationMixin):
     """ReLUFormer with a head over the vocabulary: trains with ``labels``, writes with ``generate``."""
 
+    token_losses: TokenLosses = staticmethod(token_losses)
     _tied_weights_keys = {  # noqa: RUF012, as the base class has it
         "lm_head.weight": "model.shared.weight",
         "model.encoder.embed_tokens.weight": "model.shared.weight",
@@ -239,7 +240,6 @@ class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, SteppingMixi
         super().__init__(config)
         self.model = ReLUFormerModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
-        self.token_losses = token_losses
         self.post_init()
 
     def compile_layers(self, **options: Any) -> None:
