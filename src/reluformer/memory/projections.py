@@ -15,9 +15,8 @@ def project(x: Tensor, *layers: nn.Module) -> Sequence[Tensor]:
     """
     plain = [layer for layer in layers if type(layer) is nn.Linear and _is_plain(layer)]
     if torch.is_grad_enabled() and len(plain) == len(layers) > 1:
-        weight, bias = (
-            torch.cat(parts) for parts in zip(*((layer.weight, layer.bias) for layer in plain), strict=True)
-        )
+        weight = torch.cat([layer.weight for layer in plain])
+        bias = torch.cat([layer.bias for layer in plain])
         return torch.split(F.linear(x, weight, bias), [layer.out_features for layer in plain], dim=-1)
     return [layer(x) for layer in layers]
 
