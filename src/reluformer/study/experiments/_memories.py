@@ -34,6 +34,7 @@ SQUARED: dict[str, Any] = {"activation": "relu_squared", "bias": 2.0, "alpha": 1
 POWER: dict[str, Any] = {name: x for name, x in POWER_ATTENTION.to_dict().items() if name != "constant_channel"}
 EIGHTH: dict[str, Any] = POWER | {"activation": "relu_eighth", "bias": 8.0}
 PLAIN_EIGHTH: dict[str, Any] = EIGHTH | {"centred": False, "constant_channel": True}
+ALONE: dict[str, Any] = PLAIN_EIGHTH | {"query_key_norm": False}
 
 
 def reluformer(scale: Scale, **settings: Any) -> dict[str, Any]:

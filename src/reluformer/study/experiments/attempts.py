@@ -5,6 +5,7 @@ from typing import Any
 from reluformer.study.bench import Bench
 from reluformer.study.experiment import Arm, Column, Experiment
 from reluformer.study.experiments._memories import (
+    ALONE,
     ATTENTIONS,
     CENTRED,
     EIGHTH,
@@ -74,7 +75,7 @@ def _models(scale: Scale) -> dict[str, dict[str, Any]]:
         "softmax, query-key norm, rotary": NORMED_SOFTMAX | {"positions": "rotary"},
         "power 4, not centred": RELU | attention(**POWER | {"centred": False}),
         "power 8, not centred": RELU | attention(**PLAIN_EIGHTH),
-        "power 8, not centred, no query-key norm": RELU | attention(**PLAIN_EIGHTH | {"query_key_norm": False}),
+        "power 8, not centred, no query-key norm": RELU | attention(**ALONE),
         "power 8, bias 4": RELU | attention(**EIGHTH | {"bias": 4.0}),
         "power 8, output gate": RELU | attention(**EIGHTH | {"output_gate": True}),
         "power 8, squared FFN": RELU | attention(**EIGHTH) | SQUARED_FFN,

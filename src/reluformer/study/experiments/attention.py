@@ -6,6 +6,7 @@ from reluformer.study.bench import Bench
 from reluformer.study.clock import nll_at
 from reluformer.study.experiment import Arm, Claim, Column, Diverged, Experiment
 from reluformer.study.experiments._memories import (
+    ALONE,
     ATTENTIONS,
     BARE,
     EIGHTH,
@@ -45,6 +46,7 @@ def arms(scale: Scale) -> list[Arm]:
         Arm("ReLU over its mass", {"model": OVER_ITS_MASS}, seeds=1),
         Arm("power 4", {"model": RELU | attention(**POWER)}, seeds=1),
         Arm("power 8", {"model": RELU | attention(**EIGHTH)}),
+        Arm("power 8 alone", {"model": RELU | attention(**ALONE)}),  # in the place of softmax, and nothing else
         Arm("softmax, query-key norm", {"model": attention(**ATTENTIONS["softmax"], query_key_norm=True)}),
     ]
 
@@ -98,6 +100,7 @@ EXPERIMENT = Experiment(
         Claim("ReLU over its mass is as good as softmax", "bleu", "ReLU over its mass", "softmax", "=", 0.3),
         Claim("ReLU to the eighth over its mass at least matches softmax", "bleu", "power 8", "softmax", ">", -0.3),
         Claim("and softmax with its query-key norm", "bleu", "power 8", "softmax, query-key norm", ">", -0.3),
+        Claim("and alone, in the very place of softmax", "bleu", "power 8 alone", "softmax", ">", -0.3),
         Claim("sparsemax is lower", "bleu", "full", "sparsemax", paper="lower"),
         Claim("1.5-entmax is lower", "bleu", "full", "1.5-entmax", paper="lower"),
         Claim("ReLA is lower", "bleu", "full", "ReLA", paper="lower"),

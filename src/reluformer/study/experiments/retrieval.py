@@ -10,7 +10,7 @@ import torch
 from reluformer.report import memory_report
 from reluformer.study.bench import Bench
 from reluformer.study.experiment import Arm, Claim, Column, Experiment, Profile
-from reluformer.study.experiments._memories import ATTENTIONS, CENTRED, EIGHTH, PLAIN_EIGHTH, POWER
+from reluformer.study.experiments._memories import ALONE, ATTENTIONS, CENTRED, EIGHTH, PLAIN_EIGHTH, POWER
 from reluformer.study.retrieval import Course, batch_of, make_model, nll_by_length, train_model
 from reluformer.study.scales import Scale
 
@@ -37,7 +37,7 @@ EXTRAS: dict[str, dict[str, Any]] = {
     "scale only": ATTENTIONS["ReLU"],
     "centred": CENTRED,
     "power 8, not centred": PLAIN_EIGHTH,
-    "power 8, not centred, no query-key norm": PLAIN_EIGHTH | {"query_key_norm": False},
+    "power 8, not centred, no query-key norm": ALONE,
 }
 
 
