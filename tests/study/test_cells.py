@@ -39,12 +39,12 @@ def test_name_depends_on_what_the_result_does(bench: Bench, tmp_path: Path) -> N
 
 def test_kept_results_still_belong_to_cells() -> None:
     """A change of an experiment or of a scale must not orphan what was measured."""
-    folder = Path(__file__).parents[2] / "results" / "bible-laptop" / "cells"
+    results = Path(__file__).parents[2] / "results"
     found = find_experiments()
-    paths = [
-        path for name in ("slots", "centralisation", "documents", "maps") for path in folder.glob(f"{name}/*.json")
-    ]
-    assert len(paths) > 40
+    names = ("slots", "centralisation", "documents", "maps")
+    paths = [path for name in names for path in results.glob(f"bible-laptop/cells/{name}/*.json")]
+    paths += [path for name in ("europarl", "retrieval") for path in results.glob(f"{name}/cells/*/*.json")]
+    assert len(paths) > 130
     for path in paths:
         record = json.loads(path.read_bytes())
         arms = {arm.name: arm for arm in found[record["study"]][0].arms(SCALES[record["scale"]])}

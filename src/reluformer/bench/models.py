@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from reluformer.bench.timing import Call, medians, release
+from reluformer.memory.settings import EIGHTH_ATTENTION
 from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
 from reluformer.models.configuration import SITES
 
@@ -22,9 +23,6 @@ NORMED_TWIN = "softmax twin, query-key norm"
 MARIAN = "Marian, SDPA"
 COMPILED = ", compiled"
 REGULARISER = {"mass": 0.02, "entropy": 0.02}
-OVER_ITS_MASS = {
-    "activation": "relu_eighth", "alpha": 0.0, "gamma": "none", "norm": "mass", "bias": 8.0, "constant_channel": True,
-}  # fmt: skip
 TRAINED = (REGULARISED, QUARTER, NORMED_TWIN)  # when they generate they are as another, or nearly
 
 
@@ -72,7 +70,7 @@ def models(load: Load) -> dict[str, Callable[[], nn.Module]]:
         REGULARISED: ours("reluformer", regulariser=REGULARISER),
         QUARTER: ours("reluformer", regulariser=REGULARISER | {"share": 0.25}),
         POWERED: ours("reluformer-power"),
-        EIGHTH: ours("reluformer", **dict.fromkeys(SITES[:3], OVER_ITS_MASS)),
+        EIGHTH: ours("reluformer", **dict.fromkeys(SITES[:3], EIGHTH_ATTENTION.to_dict())),
         TWIN: ours("transformer"),
         NORMED_TWIN: ours("transformer", **{site: {"query_key_norm": True} for site in SITES[:3]}),
         MARIAN: lambda: marian(load),

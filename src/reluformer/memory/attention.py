@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from reluformer.memory.activations import FUSED
-from reluformer.memory.constant import with_bias, with_constant
+from reluformer.memory.constant import with_constant
 from reluformer.memory.forgetting import ForgetGate, pack, unpack
 from reluformer.memory.lookup import lookup, up_to
 from reluformer.memory.norms import RMSNorm, output_norm
@@ -183,11 +183,8 @@ class Attention(nn.Module):
             v = with_constant(v) if self.counted else v
         if attn_mask is not None:
             attn_mask = attn_mask.expand(*attn_mask.shape[:2], q.shape[2], k.shape[2])
-        bias = self.bias
-        if bias is not None and self.constant and not self.settings.centred:
-            q, bias = with_bias(q, bias, self.head_dim**-0.5), None
         return {
-            "q": q, "k": k, "v": v, "settings": self.settings, "gamma": self.gamma(), "bias": bias,
+            "q": q, "k": k, "v": v, "settings": self.settings, "gamma": self.gamma(), "bias": self.bias,
             "causal": self.causal and attn_mask is None and limit is None,
             "key_mask": key_mask, "attn_mask": attn_mask, "limit": limit, "log_forget": log_forget,
             "counted": self.counted,

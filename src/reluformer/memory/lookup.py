@@ -18,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from reluformer.memory.activations import FUSED, NORMALISED, weigh
 from reluformer.memory.centring import centre, less_mean
+from reluformer.memory.constant import with_bias
 from reluformer.memory.forgetting import decay
 from reluformer.memory.settings import MemorySettings
 from reluformer.ops import AttentionStats, relu_attention
@@ -75,6 +76,7 @@ def lookup(
             )  # fmt: skip
         return out.to(q.dtype), stats
     scale = q.shape[-1] ** -0.5 if scale is None else scale
+    q, bias = _by_channel(q, bias, settings, scale)
     fused = settings.activation in FUSED and (few_rows or causal or log_forget is None)
     fades = None
     if log_forget is not None and (few_rows or not fused):
@@ -150,6 +152,7 @@ def weights_of(
     if settings.forget is not None and fades is None:
         raise ValueError(f"fades must be given where settings.forget is {settings.forget!r}, got None")
     scale = q.shape[-1] ** -0.5 if scale is None else scale
+    q, bias = _by_channel(q, bias, settings, scale)
     wide = torch.promote_types(q.dtype, torch.float32)
     n, m = q.shape[2], k.shape[2]
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
@@ -167,6 +170,13 @@ def weights_of(
         weights = weights * fades.to(wide).exp()
     weights = weights * _row_factor(settings.alpha, gamma, count)
     return _over_mass(weights, weights.sum(-1)) if settings.norm == "mass" else weights
+
+
+def _by_channel(q: Tensor, bias: Tensor | None, settings: MemorySettings, scale: float) -> tuple[Tensor, Tensor | None]:
+    """Queries that carry the bias, and no bias beside them, where there is a channel for it; centring fills its own."""
+    if bias is None or settings.centred or not settings.constant_channel:
+        return q, bias
+    return with_bias(q, bias, scale), None
 
 
 def _over_mass(x: Tensor, mass: Tensor) -> Tensor:

@@ -82,8 +82,10 @@ class MemorySettings:
                 f"key is 0 then, and rounding would decide whether its row is dead, got {self.bias!r}"
             )
         if self.constant_channel and (self.norm != "mass" or self.activation not in FUSED or self.bias is None):
-            powers = ", ".join(FUSED)
-            raise ValueError(f"constant_channel must be False unless norm is 'mass', with a bias and one of {powers}")
+            raise ValueError(
+                f"constant_channel must be False unless norm is 'mass', with a bias and one of {', '.join(FUSED)}, "
+                f"got norm {self.norm!r}, bias {self.bias!r}, activation {self.activation!r}"
+            )
         if self.temperature != 1 and self.activation not in NORMALISED:
             takers = ", ".join(NORMALISED)
             raise ValueError(f"temperature must be 1 unless activation is one of {takers}, got {self.temperature!r}")
@@ -124,3 +126,5 @@ SOFTMAX_ATTENTION = MemorySettings(activation="softmax", alpha=0.0, gamma="none"
 POWER_ATTENTION = MemorySettings(
     "relu_fourth", alpha=0.0, gamma="none", norm="mass", bias=4.0, query_key_norm=True, centred=True
 )
+# relu(8 + s) ** 8 over its sum: in the very place of softmax.
+EIGHTH_ATTENTION = MemorySettings("relu_eighth", alpha=0.0, gamma="none", norm="mass", bias=8.0, constant_channel=True)

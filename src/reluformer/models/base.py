@@ -16,7 +16,7 @@ from reluformer.memory.regulariser import Regulariser
 from reluformer.memory.scale import Gamma
 from reluformer.models.base_configuration import MemoryConfig
 
-# Functions of a class that an instance may have compiled; these are not to be pickled, and made again in no time.
+# Functions of a class that an instance may have compiled; these are not pickled: who loads a model compiles it again.
 COMPILED = ("cost_of", "token_losses")
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from reluformer.memory.settings import POWER_ATTENTION
+from reluformer.memory.settings import EIGHTH_ATTENTION, POWER_ATTENTION
 from reluformer.study.scales import Scale
 
 FFNS: dict[str, dict[str, Any]] = {
@@ -33,8 +33,8 @@ SQUARED: dict[str, Any] = {"activation": "relu_squared", "bias": 2.0, "alpha": 1
 # Cells are known by their settings, so these are the ones that there were when the first were kept.
 POWER: dict[str, Any] = {name: x for name, x in POWER_ATTENTION.to_dict().items() if name != "constant_channel"}
 EIGHTH: dict[str, Any] = POWER | {"activation": "relu_eighth", "bias": 8.0}
-PLAIN_EIGHTH: dict[str, Any] = EIGHTH | {"centred": False, "constant_channel": True}
-ALONE: dict[str, Any] = PLAIN_EIGHTH | {"query_key_norm": False}
+ALONE: dict[str, Any] = EIGHTH_ATTENTION.to_dict()
+PLAIN_EIGHTH: dict[str, Any] = ALONE | {"query_key_norm": True}
 
 
 def reluformer(scale: Scale, **settings: Any) -> dict[str, Any]:

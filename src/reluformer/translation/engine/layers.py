@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from reluformer.memory.activations import FUSED
 from reluformer.memory.attention import Attention
-from reluformer.memory.constant import with_bias, with_constant
+from reluformer.memory.constant import with_constant
 from reluformer.memory.lookup import lookup
 from reluformer.memory.settings import SOFTMAX_ATTENTION, MemorySettings
 from reluformer.models.quantising import Linear
@@ -71,7 +71,7 @@ class Reading(Frame):
     def __init__(self, sublayer: Any, make: MakeLinear) -> None:
         super().__init__(sublayer)
         memory: Attention = sublayer.memory
-        self.settings, self.heads, self.scale = memory.settings, memory.heads, memory.head_dim**-0.5
+        self.settings, self.heads = memory.settings, memory.heads
         self.constant, self.counted = memory.constant, memory.counted
         gamma = memory.gamma()
         self.gamma = None if gamma is None else gamma.detach().float()
@@ -89,10 +89,9 @@ class Reading(Frame):
             q, k = rotate(q, k)
         k = with_constant(k) if self.constant else k
         v = with_constant(v) if self.counted else v
-        bias = self.bias
-        if bias is not None and self.constant and not self.settings.centred:
-            q, bias = with_bias(q, bias, self.scale), None
-        out, _ = lookup(q, k, v, self.settings, gamma=self.gamma, bias=bias, key_mask=mask, counted=self.counted)
+        out, _ = lookup(
+            q, k, v, self.settings, gamma=self.gamma, bias=self.bias, key_mask=mask, counted=self.counted
+        )  # fmt: skip
         return self.output(out.transpose(1, 2).reshape(x.shape))
 
 
