@@ -23,7 +23,7 @@ from reluformer.data.prepare import Plan, prepare
 from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
 from reluformer.training.errors import TrainingError
 from reluformer.training.recipe import Checkpoints, Recipe, read_recipe
-from reluformer.training.run import _compile, model_config, train
+from reluformer.training.run import compile_layers, model_config, train
 from reluformer.training.trainer import TranslationTrainer
 from tests.data.corpus import write_corpus
 from tests.training.runs import MODEL, curve, python, same, small_recipe, weights, write_recipe
@@ -297,7 +297,7 @@ def test_lengths_that_vary_are_compiled_once(family: str) -> None:
         fields["regulariser"] = MODEL["regulariser"]
     config = ReLUFormerConfig.preset(f"{family}-tiny", vocab_size=50, **fields)
     model = ReLUFormerForConditionalGeneration(config).train()
-    _compile(model, backend=counter)
+    compile_layers(model, backend=counter)
     counts = []
     for b, n, t in ((4, 24, 24), (3, 16, 40), (5, 56, 7), (7, 7, 7)):
         source, target = torch.randint(3, 50, (b, n)), torch.randint(3, 50, (b, t))
@@ -320,7 +320,7 @@ def test_many_models_are_compiled_in_one_process() -> None:
         config = ReLUFormerConfig.preset("reluformer-tiny", vocab_size=8, **fields)
         model = ReLUFormerForConditionalGeneration(config).train()
         counter = torch._dynamo.testing.CompileCounter()
-        _compile(model, backend=counter)
+        compile_layers(model, backend=counter)
         model.get_encoder()(torch.arange(2, 8)[None].repeat(2, 1))
         assert counter.frame_count > 0
 

@@ -80,6 +80,19 @@ class Bench:
             raise Diverged(note["diverged"], note["result"])
         return Trained(folder / "model", note["result"])
 
+    def paces(self, model: dict[str, Any], seed: int = 0) -> dict[str, float]:
+        """How fast it is on sentences, in units of the softmax Transformer's speed, measured side by side."""
+        from reluformer.study.pace import paces
+
+        own, twin = (self.recipe(x, seed, 0) for x in (model, {}))
+        if own == twin:
+            return {"training": 1.0, "translation": 1.0}
+        file = self.work / "paces" / f"{self._key(own)}.json"
+        found: dict[str, float] | None = read_json(file)
+        if found is None:
+            write_json(file, found := paces(own, twin, self.scale.beam))
+        return found
+
     def _key(self, recipe: Recipe, *more: str) -> str:
         """Changes when the result of a run does."""
         plain = {name: x for name, x in dataclasses.asdict(recipe).items() if name not in ("out", "data")}

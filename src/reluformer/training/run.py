@@ -99,7 +99,7 @@ def train(recipe: Recipe, callbacks: Sequence[TrainerCallback] = ()) -> Outcome:
         if last is None and recipe.calibrate:
             _calibrate(trainer)
         if recipe.compile and arguments.device.type == "cuda":
-            _compile(trainer.model)
+            compile_layers(trainer.model)
         if _watched(trainer, last, callbacks):
             return Outcome(trainer.state.global_step, None)
         state = trainer.state
@@ -128,7 +128,7 @@ def model_config(recipe: Recipe, vocabulary: int) -> ReLUFormerConfig:
         raise TrainingError(f"model.{' '.join(str(error).split())}") from None
 
 
-def _compile(model: Any, **options: Any) -> None:
+def compile_layers(model: Any, **options: Any) -> None:
     """Compile layers for lengths that vary from the start, those of source and target each by itself.
 
     In the first batch they may be the same by chance, and PyTorch would take that for a rule. It also gives up on a

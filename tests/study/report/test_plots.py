@@ -18,9 +18,21 @@ def test_a_sweep_and_its_curves():
         assert "ReLU" in plot.svg
         assert "softmax" in plot.svg
     assert "half" in plots[0].svg
-    assert plots[1].panels == 2
-    assert "steps" in plots[1].svg
-    assert "seconds" in plots[1].svg
+    assert plots[1].panels == 1
+    assert plots[1].title.startswith("NLL at equal steps (")
+    assert ">updates<" in plots[1].svg
+
+
+def test_curves_over_time_where_a_pace_is_known():
+    measured = [
+        cell("ReLU", curve=curve(5, 3), pace=0.5),
+        cell("softmax", curve=curve(5, 3), pace=1.0),
+        cell("late", curve=curve(4)),
+    ]
+    (plot,) = drawn(experiment(), measured)
+    assert plot.panels == 2
+    assert plot.title == "NLL at equal steps and at equal time"
+    assert "in the same time" in plot.svg
 
 
 def test_ids_differ_between_plots_and_stay_between_runs():

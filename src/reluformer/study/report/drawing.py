@@ -8,6 +8,7 @@ from reluformer.study.report.blocks import Picture
 from reluformer.study.report.colours import GRID, INK, in_page
 
 LETTER, HANDLE = 0.075, 0.6  # inches that a letter of a legend takes, about, and what stands before each name
+LINE, LINES = 0.21, 3  # inches of a line of it, and how many a plot has room for as it is
 
 
 def pyplot() -> Any:
@@ -46,6 +47,7 @@ def picture_of(figure: Any, axes: Any, name: str, title: str, entries: int) -> P
         handles, labels = axes.get_legend_handles_labels()
         room = figure.get_figwidth() / (LETTER * max(map(len, labels)) + HANDLE)
         columns = max(1, min(3 if entries > 4 else entries, int(room)))
+        figure.set_figheight(figure.get_figheight() + LINE * max(0, -(-entries // columns) - LINES))
         legend = figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False)
         for handle in legend.legend_handles:  # the first line of a series may be a pale one
             handle.set_alpha(1.0)

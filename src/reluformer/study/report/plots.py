@@ -1,4 +1,4 @@
-"""The plots of one experiment: figures over x, profiles, and NLL over steps and over seconds."""
+"""The plots of one experiment: figures over x, profiles, and NLL over updates and over time."""
 
 from collections.abc import Sequence
 from statistics import fmean, stdev
@@ -11,8 +11,6 @@ from reluformer.study.report.drawing import picture_of, pyplot
 from reluformer.study.report.formulas import value_of
 from reluformer.study.report.profiles import profile
 from reluformer.study.report.sections import ArmCells, Cell, Section, number
-
-AXES = (("step", "steps"), ("seconds", "seconds"))
 
 
 def pictures(section: Section) -> list[Picture]:
@@ -58,32 +56,39 @@ def _sweep(section: Section, plot: Plot, index: int) -> Picture | None:
 
 
 def _curves(section: Section) -> Picture | None:
-    """NLL against steps and against seconds: a colour per arm, a line per seed; in a sweep a colour per series."""
+    """NLL against updates, and against time where a pace is known: a colour per arm, a line per seed.
+
+    Seconds would tell how many other cells ran beside a cell. In a sweep there is a colour per series.
+    """
     arms = [(arm, [(cell, points) for cell in arm.cells if (points := _points(cell))]) for arm in section.arms]
     arms = [(arm, cells) for arm, cells in arms if cells]
     if not arms:
         return None
-    named = {arm.name: arm.series if _by_series(arms) else arm.name for arm, _ in arms}
-    palette = dict(zip(dict.fromkeys(named.values()), colours(dict.fromkeys(map(str, named.values()))), strict=True))
-    figure, panels = pyplot().subplots(1, 2, figsize=(9.2, 4.2), sharey=True)
+    named = {arm.name: str(arm.series if _by_series(arms) else arm.name) for arm, _ in arms}
+    looks = _looks(list(dict.fromkeys(named.values())))
+    paced = sum(any(_pace(cell) for cell, _ in cells) for _, cells in arms) > 1
+    labels = ["updates", "updates of softmax in the same time"][: 1 + paced]
+    figure, grid = pyplot().subplots(1, len(labels), figsize=(9.2, 4.2), sharey=True, squeeze=False)
+    panels = grid[0]
     limits = _window([points for _, cells in arms for _, points in cells])
-    for axes, (key, label) in zip(panels, AXES, strict=True):
-        shown: set[str | None] = set()
+    for axes, label in zip(panels, labels, strict=True):
+        shown: set[str] = set()
         for arm, cells in arms:
             for cell, points in cells:
-                line = [(x, point["nll"]) for point in points if (x := number(point.get(key))) is not None]
+                pace = _pace(cell) if axes is not panels[0] else 1.0
+                line = [(x / pace, p["nll"]) for p in points if (x := number(p.get("step"))) is not None and pace]
                 if not line:
                     continue
                 name = named[arm.name]
                 xs, ys = zip(*line, strict=True)
-                mark = "." if len(line) < 3 else ""
                 axes.plot(
-                    xs, ys, lw=1.3, marker=mark, color=palette[name], alpha=_strength(arm, arms),
+                    xs, ys, lw=1.3, marker="." if len(line) < 3 else "", alpha=_strength(arm, arms), **looks[name],
                     label=name if name not in shown else None,
                 )  # fmt: skip
                 if cell.get("status") == "diverged":
                     # Where it blew up, or where it left the picture.
-                    axes.plot(xs[-1], min(ys[-1], limits[1]), "x", ms=7, mew=2, color=palette[name], clip_on=False)
+                    x, y, colour = xs[-1], min(ys[-1], limits[1]), looks[name]["color"]
+                    axes.plot(x, y, "x", ms=7, mew=2, color=colour, clip_on=False)
                 shown.add(name)
         axes.set_xlabel(label)
     panels[0].set_ylabel("NLL per token")
@@ -91,8 +96,22 @@ def _curves(section: Section) -> Picture | None:
     notes = [f"paler: smaller {section.experiment.plots[0].x if section.experiment.plots else 'x'}"] * _by_series(arms)
     if any(cell.get("status") == "diverged" for _, cells in arms for cell, _ in cells):
         notes.append("a cross: diverged")
-    title = "NLL at equal steps and at equal time" + (f" ({'; '.join(notes)})" if notes else "")
-    return picture_of(figure, panels[0], f"{section.name}-curves", title, len(palette))
+    title = "NLL at equal steps" + " and at equal time" * paced + (f" ({'; '.join(notes)})" if notes else "")
+    return picture_of(figure, panels[0], f"{section.name}-curves", title, len(looks))
+
+
+def _looks(names: Sequence[str]) -> dict[str, dict[str, str]]:
+    """A colour for each line, and dashes where a colour comes again."""
+    chosen = colours(names)
+    dashes = ("-", "--", ":", "-.")
+    return {
+        name: {"color": colour, "linestyle": dashes[chosen[:i].count(colour) % len(dashes)]}
+        for i, (name, colour) in enumerate(zip(names, chosen, strict=True))
+    }
+
+
+def _pace(cell: Cell) -> float | None:
+    return number((cell.get("result") or {}).get("pace"))
 
 
 def _points(cell: Cell) -> list[dict[str, Any]]:
