@@ -1,5 +1,7 @@
 """Tests run side by side. Without a GPU, Triton's kernels run through its interpreter: the same source, on a CPU."""
 
+import functools
+import gc
 import importlib.util
 import inspect
 import os
@@ -27,8 +29,12 @@ def patch_the_language_once_per_kernel() -> None:
     patch = interpreter._patch_lang
     patched: set[str] = set()  # names of modules, while a kernel runs
 
+    @functools.cache
+    def modules_of(fn):
+        return {x.__name__ for x in fn.__globals__.values() if inspect.ismodule(x)} & LANGUAGE
+
     def patch_once(fn):
-        modules = {x.__name__ for x in fn.__globals__.values() if inspect.ismodule(x)} & LANGUAGE
+        modules = modules_of(fn)
         if patched and modules <= patched:
             return None
         scope, outermost = patch(fn), not patched
@@ -39,6 +45,10 @@ def patch_the_language_once_per_kernel() -> None:
         return scope
 
     interpreter._patch_lang = patch_once
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what is imported stays: half a million objects that every collection would look through
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

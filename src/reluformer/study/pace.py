@@ -24,8 +24,8 @@ from reluformer.training.run import MULTIPLE, compile_layers, model_config
 
 Call = Callable[[], object]
 BATCHES = 4  # of a turn, from all over an epoch
-TURNS = 5  # after one that compiles and allocates
-SENTENCES, TOKENS = 64, 32  # of a turn of translation: at most so many sentences, exactly so many tokens of each
+TURNS = 3  # after one that compiles and allocates
+SENTENCES, TOKENS = 32, 16  # of a turn of translation: at most so many sentences, exactly so many tokens of each
 
 
 def paces(recipe: Recipe, other: Recipe, beam: int) -> dict[str, float]:
