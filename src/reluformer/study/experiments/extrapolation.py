@@ -4,7 +4,7 @@ from typing import Any
 
 from reluformer.study.bench import Bench
 from reluformer.study.experiment import Arm, Claim, Column, Experiment, Plot, Profile
-from reluformer.study.experiments._memories import EIGHTH, RELU, attention, reluformer
+from reluformer.study.experiments._memories import PLAIN_EIGHTH, RELU, attention, reluformer
 from reluformer.study.experiments.documents import settings_of
 from reluformer.study.run_on import score_run_on
 from reluformer.study.scales import SCALES, Scale
@@ -42,7 +42,9 @@ def trainings(scale: Scale) -> dict[str, dict[str, Any]]:
         for kind, changes in positions.items()
         for name, settings in plain.items()
     }
-    return plain | {EIGHTH_NAME: settings_of(scale, RELU | attention(**EIGHTH))} | (others if scale.extras else {})
+    return (
+        plain | {EIGHTH_NAME: settings_of(scale, RELU | attention(**PLAIN_EIGHTH))} | (others if scale.extras else {})
+    )
 
 
 def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
