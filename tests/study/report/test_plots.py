@@ -1,6 +1,8 @@
+import warnings
 from xml.etree import ElementTree
 
-from reluformer.study.report.plots import pictures
+from reluformer.study.experiment import Arm
+from reluformer.study.report.plots import _looks, pictures
 from reluformer.study.report.sections import sections
 from tests.study.report.samples import cell, cells, curve, experiment, sweep
 
@@ -58,3 +60,13 @@ def test_odd_curves_are_drawn_as_far_as_they_go():
     ]
     (plot,) = drawn(experiment(), measured)
     assert "a cross: diverged" in plot.title
+
+
+def test_a_long_legend_has_room_and_no_two_lines_look_alike():
+    names = [f"a rather long name of an arm, number {i}" for i in range(24)]
+    found = experiment(arms=lambda scale: [Arm(name, {}) for name in names])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # Matplotlib warns where a legend leaves no room for the plot
+        (plot,) = drawn(found, [cell(name, curve=curve(5, 3, 2)) for name in names])
+    assert all(name in plot.svg for name in names)
+    assert len({tuple(look.items()) for look in _looks(names).values()}) == len(names)
