@@ -212,3 +212,34 @@ def test_a_mask_of_pairs_may_leave_out_leading_dimensions():
     expected, _ = attention(x, attn_mask=pairs[None, None])
     for mask in (pairs, pairs[None]):
         torch.testing.assert_close(attention(x, attn_mask=mask)[0], expected)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 5), (2, 1, 5, 1), (5, 1)])
+def test_slots_beside_a_mask_that_broadcasts(shape):
+    attention, x = Attention(32, 4, MemorySettings(slots=3)), torch.randn(2, 5, 32)
+    mask = torch.rand(shape) < 0.5
+    whole = torch.broadcast_to(mask, (2, 1, 5, 5))
+    torch.testing.assert_close(attention(x, attn_mask=mask)[0], attention(x, attn_mask=whole)[0])
+
+
+@pytest.mark.parametrize("name", ["key_mask", "attn_mask"])
+@pytest.mark.parametrize("kind", [torch.long, torch.float32])
+@pytest.mark.parametrize("settings", [MemorySettings(), SOFTMAX_ATTENTION], ids=["relu", "softmax"])
+def test_masks_are_boolean(name, kind, settings):
+    mask = torch.ones((2, 5) if name == "key_mask" else (5, 5), dtype=kind)
+    with pytest.raises(ValueError, match=f"{name} must be boolean, True where a key may be seen, got {kind}"):
+        Attention(32, 4, settings)(torch.randn(2, 5, 32), **{name: mask})
+
+
+@pytest.mark.parametrize("batch", [2, 3, 8])
+def test_a_context_of_another_batch_is_refused(batch):
+    with pytest.raises(ValueError, match=f"context must have as many sequences as x, 4, got {batch}"):
+        Attention(32, 4, MemorySettings())(torch.randn(4, 5, 32), torch.randn(batch, 7, 32))
+
+
+@pytest.mark.parametrize(
+    ("heads", "key_heads", "what"), [(0, None, "heads must divide"), (4, 0, "key_heads must divide")]
+)
+def test_heads_there_must_be(heads, key_heads, what):
+    with pytest.raises(ValueError, match=what):
+        Attention(32, heads, MemorySettings(), key_heads=key_heads)

@@ -57,6 +57,12 @@ def test_needs_slots():
         KeyValueMemory(16, MemorySettings())
 
 
+@pytest.mark.parametrize("part", ["centred", "query_key_norm", "token_shift", "output_gate"])
+def test_refuses_what_only_attention_has(part):
+    with pytest.raises(ValueError, match=f"{part} must be False in a key-value memory: it is a part of attention"):
+        KeyValueMemory(16, MemorySettings(slots=4, **{part: True}))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_dead_row_over_its_mass_is_zero_in_half_precision_too(dtype):
     ffn = KeyValueMemory(4, MemorySettings(norm="mass", slots=3)).to(dtype)

@@ -40,20 +40,44 @@ class Adapted(nn.Linear):
         return super().forward(x) + 1
 
 
-@pytest.mark.parametrize("kind", ["adapter", "hook", "pre-hook", "replaced"])
+@pytest.mark.parametrize("kind", ["adapter", "hook", "pre-hook", "hook of all modules", "replaced"])
 def test_what_is_not_plain_is_called_by_itself(kind: str) -> None:
     torch.manual_seed(0)
     attention = Attention(8, 2, MemorySettings("softmax", alpha=0.0, gamma="none"))
     plain, x = copy.deepcopy(attention), torch.randn(2, 5, 8)
-    value = attention.value
+    value, every = attention.value, None
     if kind == "adapter":
         value.__class__ = Adapted
     elif kind == "hook":
         value.register_forward_hook(lambda _, __, out: out + 1)
     elif kind == "pre-hook":
         value.register_forward_pre_hook(lambda *_: (x + torch.linalg.pinv(value.weight) @ torch.ones(8),))
+    elif kind == "hook of all modules":
+        every = nn.modules.module.register_module_forward_hook(
+            lambda layer, _, out: out + 1 if layer is value else None
+        )
     else:
         value.forward = lambda y: nn.Linear.forward(value, y) + 1  # type: ignore[method-assign]
     nn.init.zeros_(attention.output.bias)
+    found, _ = attention(x)
+    if every is not None:
+        every.remove()
     shift = attention.output.weight.sum(1)  # weights of a row sum to 1, so 1 more in all values is 1 more in the sums
-    torch.testing.assert_close(attention(x)[0], plain(x)[0] - plain.output.bias + shift, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(found, plain(x)[0] - plain.output.bias + shift, atol=1e-4, rtol=1e-4)
+
+
+class Stored(torch.Tensor):
+    """As quantised weights are: a tensor of another kind, which knows nothing but how to be multiplied."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        assert func is not torch.cat
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+def test_weights_of_another_kind_are_left_to_their_layers() -> None:
+    made, x = layers(8, 4), torch.randn(2, 5, 8, dtype=torch.float64)
+    wanted = project(x, *made)
+    made[0].weight = nn.Parameter(made[0].weight.detach().as_subclass(Stored))  # type: ignore[type-var]
+    for found, expected in zip(project(x, *made), wanted, strict=True):
+        torch.testing.assert_close(found.as_subclass(torch.Tensor), expected)

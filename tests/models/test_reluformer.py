@@ -409,3 +409,36 @@ def test_masks_must_be_for_all_tokens():
         model(**inputs, decoder_input_ids=ids, decoder_attention_mask=short)
     with pytest.raises(ValueError, match="output_attentions must be False"):
         model(**inputs, decoder_input_ids=ids, output_attentions=True)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_source_and_target_have_one_batch(training):
+    model = make().train(training)
+    source, target = torch.randint(3, VOCAB, (2, 9)), torch.randint(3, VOCAB, (4, 7))
+    with pytest.raises(ValueError, match="the target must have as many sequences as the source, 2, got 4"):
+        model(source, labels=target)
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 2}, {"do_sample": True, "num_return_sequences": 2}, {}])
+def test_writes_in_training_too(options):
+    model = make(regulariser={"mass": 0.02, "entropy": 0.02}, dropout=0.0)
+    found = [model.train(training).generate(**batch(), max_new_tokens=4, **options) for training in (True, False)]
+    assert found[0].shape == found[1].shape
+    if "do_sample" not in options:
+        torch.testing.assert_close(*found)
+
+
+def test_positions_are_not_shifted_where_the_source_was_read_before():
+    model, inputs = make(position_shift=50, dropout=0.0).train(), batch()
+    read = model.get_encoder()(**inputs)
+    losses = {
+        model(encoder_outputs=read, attention_mask=inputs["attention_mask"], labels=inputs["input_ids"]).loss.item()
+        for _ in range(4)
+    }
+    assert len(losses) == 1
+
+
+def test_weights_that_the_configuration_asks_for_are_refused():
+    model = make(output_attentions=True)
+    with pytest.raises(ValueError, match="output_attentions must be False"):
+        model(**batch(), decoder_input_ids=batch()["input_ids"])

@@ -55,10 +55,10 @@ class Attention(nn.Module):
         causal: bool = False,
     ) -> None:
         super().__init__()
-        key_heads = key_heads or heads
-        if width % heads:
+        key_heads = heads if key_heads is None else key_heads
+        if heads < 1 or width % heads:
             raise ValueError(f"heads must divide the width {width}, got {heads}")
-        if heads % key_heads:
+        if key_heads < 1 or heads % key_heads:
             raise ValueError(f"key_heads must divide the {heads} heads, got {key_heads}")
         for name, part in (("forget", settings.forget is not None), ("token_shift", settings.token_shift)):
             if part and not causal:
@@ -118,7 +118,10 @@ class Attention(nn.Module):
             stats_batch: Of how many sequences, the first ones of the batch; None for all.
         """
         call = self._call(x, context, key_mask, attn_mask, limit, rotate, store, carry)
-        shared = call["q"].shape[0] // call["k"].shape[0]
+        queries, keys = call["q"].shape[0], call["k"].shape[0]
+        if queries != keys and (store is None or queries % keys):
+            raise ValueError(f"context must have as many sequences as x, {queries}, got {keys}")
+        shared = queries // keys
         if shared > 1:
             out, stats = self._look_up_shared(call, shared), None
         else:
@@ -146,6 +149,9 @@ class Attention(nn.Module):
         carry: Carry | None = None,
     ) -> dict[str, Any]:
         """What the lookup takes."""
+        for name, mask in (("key_mask", key_mask), ("attn_mask", attn_mask)):
+            if mask is not None and mask.dtype != torch.bool:
+                raise ValueError(f"{name} must be boolean, True where a key may be seen, got {mask.dtype}")
         if attn_mask is not None:
             attn_mask = attn_mask[(None,) * (4 - attn_mask.dim())]
         both = context is None and store is None  # else keys and values may be there already

@@ -74,10 +74,7 @@ def attention_bounds(
         keys = slots.keys.to(WIDE).repeat_interleave(groups, 0).expand(batch, -1, -1, -1)
         k = _beside(Interval.of(keys), k)
         v = _beside(_slot_values(attention, batch), v)
-        if key_mask is not None:
-            key_mask = nn.functional.pad(key_mask, (slots.slots, 0), value=True)
-        if attn_mask is not None:
-            attn_mask = nn.functional.pad(attn_mask, (slots.slots, 0), value=True)
+        key_mask, attn_mask = slots.seen(key_mask, k.shape[2]), slots.seen(attn_mask, k.shape[2])
     heads = lookup_bounds(
         q, k, v, settings, gamma=attention.gamma(), bias=attention.bias, causal=attention.causal and attn_mask is None,
         key_mask=key_mask, attn_mask=attn_mask,

@@ -10,6 +10,8 @@ from reluformer.memory.scale import Gamma
 from reluformer.memory.settings import MemorySettings
 from reluformer.ops.statistics import TINY
 
+PARTS_OF_ATTENTION = ("query_key_norm", "centred", "constant_channel", "token_shift", "output_gate")
+
 
 class KeyValueMemory(nn.Module):
     """``norm(activation(x keys^T + b) / (gamma * (slots / 2) ** alpha) values + c)``.
@@ -22,6 +24,9 @@ class KeyValueMemory(nn.Module):
         super().__init__()
         if settings.slots < 1:
             raise ValueError(f"slots must be at least 1 in a key-value memory, got {settings.slots}")
+        for name in PARTS_OF_ATTENTION:
+            if getattr(settings, name):
+                raise ValueError(f"{name} must be False in a key-value memory: it is a part of attention, got True")
         self.settings = settings
         biased = settings.bias is not None
         self.keys = nn.Linear(width, settings.slots, bias=biased)

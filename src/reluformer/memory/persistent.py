@@ -30,8 +30,10 @@ class PersistentMemory(nn.Module):
         batch = k.shape[0]
         k = torch.cat([self.keys.to(k.dtype).expand(batch, -1, -1, -1), k], dim=2)
         v = torch.cat([self.values.to(v.dtype).expand(batch, -1, -1, -1), v], dim=2)
-        if key_mask is not None:
-            key_mask = F.pad(key_mask, (self.slots, 0), value=True)
-        if attn_mask is not None:
-            attn_mask = F.pad(attn_mask, (self.slots, 0), value=True)
-        return k, v, key_mask, attn_mask
+        return k, v, self.seen(key_mask, k.shape[2]), self.seen(attn_mask, k.shape[2])
+
+    def seen(self, mask: Tensor | None, keys: int) -> Tensor | None:
+        """A mask ``(..., M)``, which may broadcast over the keys, with the slots before them, all ``keys`` of both."""
+        if mask is None:
+            return None
+        return F.pad(mask.expand(*mask.shape[:-1], keys - self.slots), (self.slots, 0), value=True)

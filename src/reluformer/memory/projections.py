@@ -23,4 +23,6 @@ def project(x: Tensor, *layers: nn.Module) -> Sequence[Tensor]:
 
 def _is_plain(layer: nn.Linear) -> bool:
     hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks
-    return layer.bias is not None and not hooks and "forward" not in layer.__dict__
+    hooked = hooks or nn.modules.module._has_any_global_hook()  # type: ignore[no-untyped-call]
+    own = all(type(x) in (nn.Parameter, Tensor) for x in (layer.weight, layer.bias))  # no quantised ones, for example
+    return own and not hooked and "forward" not in layer.__dict__

@@ -20,9 +20,9 @@ from reluformer.models.base_configuration import MemoryConfig
 COMPILED = ("cost_of", "token_losses")
 
 
-def refuse_weights(options: Mapping[str, Any]) -> None:
+def refuse_weights(config: MemoryConfig, options: Mapping[str, Any]) -> None:
     """Say so where a caller asks for what no model of memories has: all weights of an attention at a time."""
-    if options.get("output_attentions"):
+    if options.get("output_attentions", getattr(config, "output_attentions", False)):
         raise ValueError(
             "output_attentions must be False: the whole weights are never there; reluformer.report.attention_maps, "
             "or `reluformer inspect`, shows those of a head"
@@ -47,7 +47,7 @@ class MemoryModel(PreTrainedModel):
     def _regulariser(self) -> Regulariser | None:
         """The regulariser, if it is at work."""
         regulariser = Regulariser(**(self.config.regulariser or {}))
-        return regulariser if self.training and regulariser.costs else None
+        return regulariser if self.training and torch.is_grad_enabled() and regulariser.costs else None
 
     def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Any = None, *args: Any, **more: Any) -> None:
         """As the base class does it, where gradients survive it: reentrant checkpoints drop those of the statistics."""

@@ -72,7 +72,7 @@ class ReLUFormerImageModel(_ImageModel):
         self, pixel_values: Tensor | None = None, output_hidden_states: bool | None = None, **more: Any
     ) -> _ModelOutput:
         """States of the tokens of the images ``(B, channels, height, width)``, and ``pooler_output (B, width)``."""
-        refuse_weights(more)
+        refuse_weights(self.config, more)
         if pixel_values is None:
             raise ValueError("pixel_values must be given")
         if output_hidden_states is None:
@@ -94,7 +94,7 @@ class ReLUFormerForImageClassification(_ImageModel):
     def __init__(self, config: ReLUFormerImageConfig) -> None:
         super().__init__(config)
         self.model = ReLUFormerImageModel(config)
-        self.classifier = nn.Linear(config.d_model, config.num_labels or 0)
+        self.classifier = nn.Linear(config.d_model, config.num_labels) if config.num_labels else nn.Identity()
         self.post_init()
 
     @can_return_tuple

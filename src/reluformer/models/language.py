@@ -69,7 +69,7 @@ class ReLUFormerLanguageModel(TokenStack, _LanguageModel):
         ``query_mask (B, N)`` tells the regulariser which tokens are no padding. Where padding is on the right no token
         sees it anyway, and this is cheaper than to mask it.
         """
-        refuse_weights(more)
+        refuse_weights(self.config, more)
         if more.get("position_ids") is not None:
             raise ValueError("position_ids must be None: positions count the tokens that attention_mask shows")
         if output_hidden_states is None:

@@ -182,12 +182,13 @@ class ReLUFormerModel(ReLUFormerPreTrainedModel):
         ``decoder_query_mask (B, N)`` tells the regulariser which tokens of the target are no padding. Where padding is
         on the right no token sees it anyway, and this is cheaper than to mask it.
         """
-        refuse_weights(more)
+        refuse_weights(self.config, more)
         output_hidden_states = (
             self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         )
-        shift = None
-        if self.training and self.config.position_shift:  # of source and target alike, which keeps them side by side
+        shift, fresh = None, encoder_outputs is None and past_key_values is None
+        # Of source and target alike, which keeps them side by side; so not where the source has been read already.
+        if self.training and self.config.position_shift and fresh:
             shift = torch.randint(self.config.position_shift + 1, (), device=self.device)
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
@@ -200,6 +201,10 @@ class ReLUFormerModel(ReLUFormerPreTrainedModel):
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(last_hidden_state=encoder_outputs[0])
+        target = decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids
+        sources = encoder_outputs.last_hidden_state.shape[0]
+        if target is not None and past_key_values is None and target.shape[0] != sources:
+            raise ValueError(f"the target must have as many sequences as the source, {sources}, got {target.shape[0]}")
         use_cache = self.config.use_cache if use_cache is None else use_cache
         if past_key_values is None and use_cache and not self.training:
             past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())

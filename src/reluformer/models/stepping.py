@@ -118,6 +118,10 @@ class StoredLayer(DynamicLayer):
         """Nothing takes tokens back in the ways of decoding that use this cache."""
         raise NotImplementedError("a StepCache cannot be cropped: give generate() a DynamicCache")
 
+    def batch_select_indices(self, *_: Any, **__: Any) -> None:
+        """Nor does anything leave rows of the batch out."""
+        raise NotImplementedError("a StepCache keeps all rows of its batch: give generate() a DynamicCache")
+
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Follow the beams, all layers at once."""
         if self.index == 0:
