@@ -1,5 +1,7 @@
 """Files are written whole or not at all."""
 
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -33,3 +35,18 @@ def test_json_that_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["x.jsonl", "x.y.JSONL", "x.jsonl.gz", "x.jsonl.XZ"])
 def test_plain_suffix(name: str) -> None:
     assert plain_suffix(Path(name)) == ".jsonl"
+
+
+def test_a_device_stays_one_and_so_does_a_link(tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link.json"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_json(pipe, [1])
+    assert json.loads(os.read(reader, 100)) == [1]
+    os.close(reader)
+    assert pipe.is_fifo()
+    link.symlink_to(tmp_path / "real.json")
+    write_json(link, {"a": 2})
+    assert link.is_symlink()
+    assert read_json(tmp_path / "real.json") == {"a": 2}
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["link.json", "pipe", "real.json"]

@@ -60,7 +60,15 @@ def plain_suffix(path: Path) -> str:
 
 @contextlib.contextmanager
 def written_file(path: Path) -> Iterator[IO[bytes]]:
-    """Write to a temporary name beside; the file takes its name when all of it is on the disk."""
+    """Write to a temporary name beside; the file takes its name when all of it is on the disk.
+
+    A link stays one, and what is no file, a pipe or a device, is written to as it is.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file() and not path.is_dir():
+        with path.open("wb") as file:
+            yield file
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:

@@ -23,7 +23,7 @@ from reluformer.training.recipe import Recipe
 from reluformer.training.run import MULTIPLE, compile_layers, model_config
 
 Call = Callable[[], object]
-BATCHES = 4  # of a turn, from all over an epoch
+BATCHES = 3  # of a turn, from all over an epoch
 TURNS = 3  # after one that compiles and allocates
 SENTENCES, TOKENS = 32, 16  # of a turn of translation: at most so many sentences, exactly so many tokens of each
 

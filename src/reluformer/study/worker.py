@@ -4,12 +4,14 @@ It stays for many cells, since importing torch takes longer than a small one. It
 gone, so that a study that was killed leaves nobody behind who still writes.
 """
 
+import gc
 import os
 import queue
 import sys
 import threading
 from typing import IO
 
+import reluformer.training.run  # noqa: F401  what nearly all cells import when they run
 from reluformer.study.cells import Cell, run_cell
 from reluformer.study.experiments import experiment_of
 
@@ -18,6 +20,7 @@ STOPPED = 130
 
 def main() -> None:
     """Serve standard input until it ends."""
+    gc.freeze()  # what is imported stays: half a million objects, which the trainer's every run would look through
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever a library prints must not be taken for an answer
     lines: queue.Queue[str] = queue.Queue()

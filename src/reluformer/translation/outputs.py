@@ -47,11 +47,8 @@ class Job:
                     raise DataError("standard output is closed: name a file with --output")
                 yield sys.stdout.buffer
                 sys.stdout.buffer.flush()
-            elif self.output.exists() and not self.output.is_file():  # a pipe, a device: nothing to rename
-                with self.output.open("wb") as file:
-                    yield file
             else:
-                with written_file(self.output.resolve()) as file:
+                with written_file(self.output) as file:
                     yield file
         except BrokenPipeError:
             # Whoever reads has seen enough. What is still buffered must not fail again when Python ends.

@@ -55,6 +55,7 @@ def picture_of(figure: Any, axes: Any, name: str, title: str, entries: int) -> P
     files = {kind: BytesIO() for kind in ("png", "svg")}
     for kind, file in files.items():
         figure.savefig(file, format=kind, transparent=kind == "svg", metadata={"Date": None} if kind == "svg" else None)
+        figure.set_layout_engine("none")  # everything has its place now, in the second as in the first
     library.close(figure)
     svg = files["svg"].getvalue().decode()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
