@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from reluformer.data.files import DataError
 from reluformer.study.bench import Bench
 from reluformer.study.cells import grid, run_cell
 from reluformer.study.experiment import Arm, Diverged
@@ -77,3 +78,12 @@ def test_a_model_that_only_gets_worse_has_diverged(bench: Bench, monkeypatch: py
     monkeypatch.setattr(language, "train_language", lambda *_: curve)
     with pytest.raises(Diverged, match=r"the loss ends at 60\.00, above the"):
         EXPERIMENT.run(arm_of("relu, 1x"), 1, bench)
+
+
+def test_a_text_that_has_changed_is_not_taken_for_the_one_that_was(bench: Bench, tmp_path: Path) -> None:
+    book = tmp_path / "book.txt"
+    book.write_text("".join(f"The line with the number {i} says nothing new.\n" for i in range(200)))
+    arm = language.language(str(book)).arms(SCALES["smoke"])[0]
+    book.write_text("Another one.\n" * 200)
+    with pytest.raises(DataError, match=r"book\.txt is not the text that the cell was made of: it has changed"):
+        EXPERIMENT.run(arm, 0, replace(bench, work=tmp_path))

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from reluformer.data.files import hash_of, hash_of_file, read_json, write_json
+from reluformer.data.files import DataError, hash_of, hash_of_file, read_json, write_json
 from reluformer.models import ReLUFormerForCausalLM, ReLUFormerLanguageConfig
 from reluformer.study.bench import Bench
 from reluformer.study.experiment import Arm, Claim, Column, Diverged, Experiment, Plot
@@ -137,6 +137,8 @@ def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
 def _train(settings: Mapping[str, Any], seed: int, bench: Bench, folder: Path) -> dict[str, Any]:
     """Train and score at all lengths; the model is kept with its tokeniser."""
     file = settings.get("data", "")
+    if file and hash_of_file(Path(file)) != settings["content"]:
+        raise DataError(f"{file} is not the text that the cell was made of: it has changed")
     text = read_file(Path(file), bench.scale.vocab) if file else read_corpus(bench.corpus)
     course = Course(**settings["course"])
     valid, test = (part[: settings["scored"]] for part in (text.valid, text.test))
