@@ -21,7 +21,7 @@ def test_odd_lengths(n, causal, dtype, device):
 @pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_long_row(causal, device):
-    assert_agrees(random_case(hq=1, n=1500, d=16, causal=causal, device=device), "triton", torch.bfloat16)
+    assert_agrees(random_case(hq=1, n=2000, d=16, causal=causal, device=device), "triton", torch.bfloat16)
 
 
 @pytest.mark.parametrize(
