@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from reluformer.study.bench import Bench
-from reluformer.study.cells import Cell, grid, one_line, run_cell
+from reluformer.study.cells import Cell, grid, one_line, run_cell, waits, write_obituary
 from reluformer.study.corpus import Corpus
 from reluformer.study.experiment import Arm, Experiment
 from reluformer.study.experiments import find_experiments
@@ -77,6 +77,43 @@ def test_record_says_everything(bench: Bench, tmp_path: Path) -> None:
     assert wanted <= record.keys()
     assert str(cell.path) in record["command"]
     assert Cell.from_record(record, tmp_path, bench.corpus) == cell
+
+
+def test_what_is_measured_alone_comes_second(bench: Bench, tmp_path: Path) -> None:
+    calls: list[str] = []
+
+    def alone(arm: Arm, seed: int, bench: Bench, result: dict[str, object]) -> dict[str, object]:
+        calls.append(arm.name)
+        if len(calls) == 1:
+            raise RuntimeError("disturbed")
+        return {"pace": len(result["curve"]) * result["nll"]}  # type: ignore[arg-type, operator]
+
+    made = replace(experiment(lambda arm, seed, bench: {"nll": 2.5, "curve": [{}, {}]}), alone=alone)
+    cell = grid(made, "e.py", bench.scale, bench.corpus, 1, tmp_path)[0]
+    assert not waits(cell, made)
+    assert run_cell(cell, made) == "done"
+    assert calls == []
+    assert waits(cell, made)
+    assert run_cell(cell, made) == "failed"
+    assert run_cell(cell, made) == "done"
+    assert not waits(cell, made)
+    record = cell.record()
+    assert record is not None
+    assert record["result"] == {"nll": 2.5, "pace": 5.0}
+    assert record["error"] is None
+    assert record["alone"]["machine"] == record["machine"]
+
+
+def test_a_death_takes_nothing_that_was_found(bench: Bench, tmp_path: Path) -> None:
+    made = experiment(lambda arm, seed, bench: {"nll": 2.5})
+    done, new = grid(made, "e.py", bench.scale, bench.corpus, 1, tmp_path)
+    run_cell(done, made)
+    for cell in (done, new):
+        write_obituary(cell, "killed", 1.0)
+    found = [cell.record() or {} for cell in (done, new)]
+    assert [(x["status"], x["error"], x["result"]) for x in found] == [
+        ("done", "killed", {"nll": 2.5}), ("failed", "killed", {}),
+    ]  # fmt: skip
 
 
 def test_interruption_leaves_no_record(bench: Bench, tmp_path: Path) -> None:

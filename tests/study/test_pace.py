@@ -31,9 +31,11 @@ def test_equal_time_is_less_of_the_curve_for_a_slower_model(bench: Bench, tmp_pa
     bench.paces(arms["scale only"].settings["model"])
     (kept,) = (tmp_path / "paces").glob("*.json")
     kept.write_text(json.dumps({"training": 0.5, "translation": 2.0}))
-    result = EXPERIMENT.run(arms["scale only"], 0, bench)
-    assert (result["pace"], result["translation_pace"]) == (0.5, 2.0)
-    assert result["nll_equal_steps"] == result["curve"][-1]["nll"]
-    assert result["nll_equal_time"] == result["curve"][0]["nll"]  # the second of four updates
-    softmax = EXPERIMENT.run(arms["softmax"], 0, bench)
+    softmax, slower = (dict(EXPERIMENT.run(arms[name], 0, bench)) for name in ("softmax", "scale only"))
+    assert EXPERIMENT.alone is not None
+    slower |= EXPERIMENT.alone(arms["scale only"], 0, bench, slower)
+    assert (slower["pace"], slower["translation_pace"]) == (0.5, 2.0)
+    assert slower["nll_equal_steps"] == slower["curve"][-1]["nll"]
+    assert slower["nll_equal_time"] == slower["curve"][0]["nll"]  # the second of four updates
+    softmax |= EXPERIMENT.alone(arms["softmax"], 0, bench, softmax)
     assert softmax["nll_equal_time"] == softmax["nll_equal_steps"]

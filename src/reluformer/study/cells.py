@@ -1,6 +1,5 @@
 """Cells: one arm with one seed, and the file that says what became of it."""
 
-import datetime
 import json
 import re
 import shlex
@@ -89,13 +88,24 @@ def grid(experiment: Experiment, file: str, scale: Scale, corpus: Corpus, seeds:
     ]
 
 
+def waits(cell: Cell, experiment: Experiment) -> bool:
+    """Whether it is done but for what must be measured alone."""
+    record = cell.record() or {}
+    return experiment.alone is not None and record.get("status") == "done" and not record.get("alone")
+
+
 def run_cell(cell: Cell, experiment: Experiment) -> str:
-    """Run it and write its file; returns its status. What goes wrong is recorded; only an interruption is raised."""
+    """Run it, or what is left of it, and write its file; returns its status.
+
+    What goes wrong is recorded; only an interruption is raised.
+    """
+    if waits(cell, experiment):
+        return _measure_alone(cell, experiment)
     began = time.monotonic()
     result: dict[str, Any] = {}
     status, error = "done", None
     try:
-        result = experiment.run(cell.arm, cell.seed, Bench(cell.scale, cell.corpus, Path(cell.out) / "work"))
+        result = experiment.run(cell.arm, cell.seed, _bench(cell))
     except Diverged as reason:
         status, error, result = "diverged", one_line(reason), reason.result
     except Exception as reason:
@@ -104,11 +114,36 @@ def run_cell(cell: Cell, experiment: Experiment) -> str:
     return status
 
 
+def _measure_alone(cell: Cell, experiment: Experiment) -> str:
+    """Add what is measured alone to its file; what goes wrong is tried again when the study is."""
+    record = cell.record()
+    assert record is not None
+    assert experiment.alone is not None
+    try:
+        result = record["result"] | {"curve": record["curve"]}
+        found = experiment.alone(cell.arm, cell.seed, _bench(cell), result)
+        changed = {"result": record["result"] | found, "error": None, "alone": _circumstances()}
+    except Exception as reason:
+        changed = {"error": one_line(reason)}
+    write_json(cell.path, record | changed)
+    return "failed" if changed["error"] else "done"
+
+
+def write_obituary(cell: Cell, reason: str, seconds: float) -> None:
+    """Its process is gone; what it had found before stays."""
+    record = cell.record()
+    if record is not None and record["status"] in LASTING:
+        write_json(cell.path, record | {"error": reason})
+    else:
+        write_cell(cell, "failed", reason, {}, seconds)
+
+
+def _bench(cell: Cell) -> Bench:
+    return Bench(cell.scale, cell.corpus, Path(cell.out) / "work")
+
+
 def write_cell(cell: Cell, status: str, error: str | None, result: dict[str, Any], seconds: float) -> None:
     """Write the file of a cell, whole or not at all."""
-    from reluformer.bench.machine import describe
-
-    place = describe(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     result = dict(result)
     write_json(
         cell.path,
@@ -125,10 +160,7 @@ def write_cell(cell: Cell, status: str, error: str | None, result: dict[str, Any
             "curve": result.pop("curve", []),
             "result": result,
             "seconds": seconds,
-            "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            "versions": {"python": place["python"], "reluformer": place["reluformer"], "commit": place["commit"]}
-            | dict(_versions()),
-            "machine": {name: place[name] for name in ("machine", "gpu", "threads")},
+            **_circumstances(),
             "corpus": cell.data,
             "corpus_settings": cell.corpus.to_dict(),
             "scale_settings": cell.scale.to_dict(),
@@ -136,6 +168,18 @@ def write_cell(cell: Cell, status: str, error: str | None, result: dict[str, Any
             "command": shlex.join(["reluformer", "study", "--cell", str(cell.path), "--out", "AGAIN"]),
         },
     )
+
+
+def _circumstances() -> dict[str, Any]:
+    """When, with what and where something is measured."""
+    from reluformer.bench.machine import describe
+
+    place = describe(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    return {
+        "date": place["date"],
+        "versions": {name: place[name] for name in ("python", "reluformer", "commit")} | dict(_versions()),
+        "machine": {name: place[name] for name in ("machine", "gpu", "threads")},
+    }
 
 
 def one_line(error: BaseException) -> str:

@@ -69,9 +69,10 @@ def _study(
     names: list[str], scale: str, folder: Path | None, test: str, text: Path | None, images: str, arms: list[str],
     seeds: int | None, out: Path, jobs: int | None, add: list[Path],
 ) -> None:  # fmt: skip
-    from reluformer.study.cells import grid
+    from reluformer.study.cells import grid, waits
     from reluformer.study.corpus import embedded_corpus, open_corpus
     from reluformer.study.experiments import choose, find_experiments
+    from reluformer.study.locks import locked
     from reluformer.study.progress import StudyProgress
     from reluformer.study.runner import run_cells, share_of, unfinished
     from reluformer.study.scales import SCALES
@@ -94,10 +95,14 @@ def _study(
     wanted = choose("arm", dict.fromkeys(cell.arm.name for cell in cells), arms)
     mine = share_of([cell for cell in cells if cell.arm.name in wanted])
     todo = unfinished(mine)
-    count = jobs or _default_jobs()
+    count, logs = jobs or _default_jobs(), out / "work" / "logs"
     try:
         with StudyProgress(len(mine), len(mine) - len(todo), count) as progress:
-            run_cells(todo, count, out / "work" / "logs", progress)
+            run_cells(todo, count, logs, progress)
+        left = [cell for cell in mine if waits(cell, found[cell.study][0])]
+        if left:
+            with locked(out / "alone.lock"), StudyProgress(len(left), 0, 1, how="alone, ") as progress:
+                run_cells(left, 1, logs, progress)
     except KeyboardInterrupt:
         print("stopped; the same command goes on", file=sys.stderr)
         raise typer.Exit(130) from None
@@ -135,7 +140,7 @@ def _report(experiments: "list[Experiment]", cells: "list[Cell]", out: Path) -> 
             print(f"{count} of {len(cells)} cells {status}", file=sys.stderr)
     for path in paths:
         print(path)
-    reasons = Counter(record["error"] for record in records if record["status"] == "failed")
+    reasons = Counter(x["error"] for x in records if x.get("error") and x["status"] != "diverged")
     for reason, count in reasons.most_common():
         print(f"{count} x {reason}", file=sys.stderr)
     if reasons:
@@ -145,7 +150,7 @@ def _report(experiments: "list[Experiment]", cells: "list[Cell]", out: Path) -> 
 def _again(path: Path, folder: Path | None, out: Path) -> None:
     """Run one cell from its file; what it says may be compared with the new one."""
     from reluformer.data.files import read_json
-    from reluformer.study.cells import Cell, run_cell
+    from reluformer.study.cells import Cell, run_cell, waits
     from reluformer.study.corpus import embedded_corpus, open_corpus
     from reluformer.study.experiment import StudyError
     from reluformer.study.experiments import experiment_of
@@ -164,7 +169,10 @@ def _again(path: Path, folder: Path | None, out: Path) -> None:
     if data.key != about["key"]:
         raise StudyError(f"{data.folder} does not hold the data of {path}")
     again = Cell.from_record(record, out, data)
-    status = run_cell(again, experiment_of(again.study, again.file))
+    experiment = experiment_of(again.study, again.file)
+    status = run_cell(again, experiment)
+    if waits(again, experiment):
+        status = run_cell(again, experiment)
     print(f"{status}: {again.path}")
     if status == "failed":
         raise typer.Exit(1)

@@ -121,6 +121,8 @@ class Experiment:
         run: From an arm, a seed and what it runs on to numbers; ``curve`` among them is a list of points, ``pictures``
             are PNG files below the study's folder, ``tables`` are shown as they are: ``title``, ``head``, ``rows``, and
             ``names``, how many columns at the left hold no numbers (1 if it is not there).
+        alone: What is measured while no other cell runs, after all have, as speed must be: from an arm, a seed, what it
+            runs on and the numbers so far, with the curve, to more of them. None for nothing.
         columns: What tables show.
         claims: What the paper says.
         plots: What to draw over ``Arm.x``.
@@ -138,3 +140,4 @@ class Experiment:
     plots: tuple[Plot, ...] = ()
     profiles: tuple[Profile, ...] = ()
     paper: dict[str, dict[str, str]] = field(default_factory=dict)
+    alone: "Callable[[Arm, int, Bench, dict[str, Any]], dict[str, Any]] | None" = None

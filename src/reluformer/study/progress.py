@@ -13,9 +13,9 @@ from reluformer.study.cells import Cell
 class StudyProgress:
     """A bar where somebody watches, a line per cell where nobody does."""
 
-    def __init__(self, cells: int, kept: int, jobs: int, console: Console | None = None) -> None:
+    def __init__(self, cells: int, kept: int, jobs: int, console: Console | None = None, how: str = "") -> None:
         self.console = console or Console(stderr=True)
-        self.cells, self.jobs, self.done = cells, jobs, kept
+        self.cells, self.jobs, self.done, self.how = cells, jobs, kept, how
         self.running: dict[str, float] = {}
         self.spent = 0.0
         self.counts: dict[str, int] = {}
@@ -42,14 +42,14 @@ class StudyProgress:
                 self.done += 1
                 self.counts[status] = self.counts.get(status, 0) + 1
                 if status != "done" or not self.console.is_terminal:
-                    line = f"{self.done}/{self.cells}  {cell.label}: {status}, {seconds:.1f} s"
+                    line = f"{self.done}/{self.cells}  {self.how}{cell.label}: {status}, {seconds:.1f} s"
                     self.console.print(line, highlight=False, markup=False, soft_wrap=True)
             self.bar.update(self.task, completed=self.done, about=self.about())
 
     def about(self) -> str:
         """What runs, and how long the rest will take if its cells are like those before."""
         finished = sum(self.counts.values())
-        names = "; ".join(list(self.running)[:2])
+        names = self.how + "; ".join(list(self.running)[:2])
         more = f" and {len(self.running) - 2} more" if len(self.running) > 2 else ""
         if not finished:
             return names + more

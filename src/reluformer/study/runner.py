@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from reluformer.study.cells import LASTING, Cell, write_cell
+from reluformer.study.cells import LASTING, Cell, write_obituary
 from reluformer.study.worker import STOPPED
 
 # What tells a process that it is one of several: a cell is trained by one alone.
@@ -102,7 +102,7 @@ class _Worker:
                 return
             if not status:
                 status = "failed"
-                write_cell(cell, status, self._obituary(), {}, time.monotonic() - began)
+                write_obituary(cell, self._obituary(), time.monotonic() - began)
             self.watch(cell, status)
 
     def _ask(self, cell: Cell) -> str:

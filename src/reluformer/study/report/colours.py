@@ -9,7 +9,7 @@ _BLUES: Family = (("#1d4ed8", "#7aa5f5"), ("#0891b2", "#4fd0e7"), ("#7c3aed", "#
 _WARM: Family = (("#d9622b", "#f08c5a"), ("#c79a00", "#f0d25c"), ("#e11d48", "#fb7a95"), ("#8a4b1f", "#cf9a72"))
 _OTHERS: Family = (
     ("#15803d", "#5fcf88"), ("#5b6470", "#aab3bd"), ("#a21caf", "#e08bea"), ("#65a30d", "#b5e264"),
-    ("#0f766e", "#4fcabd"), ("#854d0e", "#d4a55e"), ("#9aa3ad", "#d5dbe1"), ("#be185d", "#f58fbb"),
+    ("#0f766e", "#4fcabd"), ("#0b0f19", "#f3f4f6"), ("#9aa3ad", "#d5dbe1"), ("#be185d", "#f58fbb"),
 )  # fmt: skip
 _DARK = {light: dark for family in (_BLUES, _WARM, _OTHERS) for light, dark in family}
 _DARK |= {INK: "#d7dce3", GRID: "#333a44"}
