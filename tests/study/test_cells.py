@@ -3,6 +3,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from reluformer.study.bench import Bench
 from reluformer.study.cells import Cell, grid, one_line, run_cell, waits, write_obituary
@@ -102,6 +103,13 @@ def test_what_is_measured_alone_comes_second(bench: Bench, tmp_path: Path) -> No
     assert record["result"] == {"nll": 2.5, "pace": 5.0}
     assert record["error"] is None
     assert record["alone"]["machine"] == record["machine"]
+
+
+def test_what_no_file_can_hold_is_a_failure(bench: Bench, tmp_path: Path) -> None:
+    made = experiment(lambda arm, seed, bench: {"nll": torch.zeros(())})
+    cell = grid(made, "e.py", bench.scale, bench.corpus, 1, tmp_path)[0]
+    assert run_cell(cell, made) == "failed"
+    assert (cell.record() or {})["error"] == "TypeError: Object of type Tensor is not JSON serializable"
 
 
 def test_a_death_takes_nothing_that_was_found(bench: Bench, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """``reluformer study``: what it refuses, what it records, and that it goes on where it was killed."""
 
+import json
 import os
 import shlex
 import shutil
@@ -28,6 +29,11 @@ REFUSED = {
     "no text": (["language", "--text", "/nowhere.txt"], "--text: /nowhere.txt is no file"),
     "no images": (["vision", "--images", "/nowhere"], "--images: /nowhere is no folder"),
     "no cell": (["--cell", __file__], "test_commands.py is no cell of a study"),
+    "a cell and a scale": (
+        ["--cell", "x.json", "--scale", "smoke"],
+        "--cell takes --corpus, --test and --out beside it",
+    ),
+    "a cell and a name": (["ffn", "--cell", "x.json"], "--out beside it, not NAME..."),
     "no seeds": (["--seeds", "0"], "--seeds"),
     "a file for a folder": (["--out", __file__], "test_commands.py: File exists"),
 }
@@ -58,6 +64,14 @@ def test_own_text_and_images(capsys: pytest.CaptureFixture[str], tmp_path: Path,
     assert run(capsys, "study", "--cell", str(path), "--out", str(tmp_path / "again"))[0] == 0
     (again,) = records(tmp_path / "again", "language").values()
     assert again["result"]["nll"] == cell["result"]["nll"]
+
+    (path,) = (out / "cells" / "vision").glob("*.json")
+    next(images.rglob("*.png")).unlink()
+    status, _, err = run(capsys, "study", "--cell", str(path), "--out", str(tmp_path / "again"))
+    assert status == 1
+    assert "has not the images that the cell was made of: they have changed" in err
+    assert run(capsys, *command, "--jobs", "1")[0] == 0
+    assert len(list((out / "cells" / "vision").glob("*.json"))) == 2  # other images, another cell
 
 
 def test_own_experiment_with_cells_that_fail(capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path) -> None:
@@ -117,6 +131,49 @@ def test_cell_is_run_again_from_its_file(capsys: pytest.CaptureFixture[str], tmp
     assert {k: x for k, x in again.items() if k not in changing} == {
         k: x for k, x in record.items() if k not in changing
     }
+
+
+def test_edited_cells_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path) -> None:
+    shutil.rmtree(out / "cells" / "own", ignore_errors=True)  # of other tests
+    file, _ = write_experiment(tmp_path, {"work": {}})
+    assert run(capsys, "study", "own", "--add", str(file), "--out", str(out))[0] == 0
+    (path,) = (out / "cells" / "own").glob("*.json")
+    record = json.loads(path.read_bytes())
+    edited = tmp_path / "edited.json"
+    for name, value in {"corpus_settings": {}, "scale_settings": {"name": "x"}, "arm": None}.items():
+        edited.write_text(json.dumps(record | {name: value}))
+        status, said, err = run(capsys, "study", "--cell", str(edited), "--out", str(tmp_path / "again"))
+        assert (status, said, err.count("\n")) == (2, "", 1)
+        assert f"{edited} is no cell of a study" in err
+    path.write_text("{}")  # no result: it is run again
+    assert run(capsys, "study", "own", "--add", str(file), "--out", str(out))[0] == 0
+    assert json.loads(path.read_bytes())["status"] == "done"
+    shutil.rmtree(out / "cells" / "own")
+
+
+ODD = {
+    "leaves": ("raise SystemExit(3)", "cannot be loaded: SystemExit: 3"),
+    "no arms": ("ARMS = None", "cannot tell its arms: AttributeError"),
+    "what JSON cannot hold": ("ARMS = {'work': {'x': {1, 2}}}", "cannot tell its arms: TypeError"),
+    "one name": ("ARMS = NAMESAKES()", "has two arms called 'a'"),
+    "one file": ("ARMS = NAMESAKES('a b', 'a-b')", "the arms 'a b' and 'a-b' are too much alike to have a file each"),
+}
+NAMESAKES = """
+class NAMESAKES:
+    def __init__(self, *names): self.names = names or ("a", "a")
+    def items(self): return [(name, {"does": ""}) for name in self.names]
+"""
+
+
+@pytest.mark.parametrize(("line", "words"), ODD.values(), ids=ODD)
+def test_odd_experiment_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path, line: str, words: str
+) -> None:
+    file, _ = write_experiment(tmp_path, {})
+    file.write_text(NAMESAKES + file.read_text().replace("ARMS = {}", line))
+    status, said, err = run(capsys, "study", "own", "--add", str(file), "--out", str(out))
+    assert (status, said, err.count("\n")) == (2, "", 1)
+    assert words in err
 
 
 def test_killed_study_goes_on(capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path) -> None:

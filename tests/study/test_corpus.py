@@ -39,3 +39,6 @@ def test_corpus_is_known_by_what_its_test_set_says(tmp_path: Path) -> None:
     assert open_corpus(tmp_path / "data", str(moved)).key != key
     with pytest.raises(DataError, match=r"/nowhere\.jsonl does not exist"):
         open_corpus(tmp_path / "data", "/nowhere.jsonl")
+    moved.write_text('{"id": "a", "en": ["one"], "fr": ["un"]}\n')  # found before anything is trained
+    with pytest.raises(DataError, match=r"moved\.jsonl.*'de'"):
+        open_corpus(tmp_path / "data", str(moved))

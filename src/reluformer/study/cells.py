@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -12,13 +13,14 @@ from typing import Any
 
 import torch
 
-from reluformer.data.files import hash_of, read_json, write_json
+from reluformer.data.files import DataError, hash_of, read_json, write_json
 from reluformer.study.bench import Bench
 from reluformer.study.corpus import Corpus
-from reluformer.study.experiment import Arm, Diverged, Experiment
+from reluformer.study.experiment import Arm, Diverged, Experiment, StudyError
 from reluformer.study.scales import Scale
 
 LASTING = ("done", "diverged")  # what need not be run again; a failure is tried again when the study is
+OF_A_RECORD = {"status", "error", "result", "curve"}
 PACKAGES = ("torch", "transformers", "accelerate", "sacrebleu", "tokenizers", "entmax")
 
 
@@ -52,9 +54,9 @@ class Cell:
         return str(self.arm.settings.get("data", self.corpus.name))
 
     def record(self) -> dict[str, Any] | None:
-        """What its file says, if it is there."""
+        """What its file says, if it is there and one of ours."""
         found = read_json(self.path)
-        return found if isinstance(found, dict) else None
+        return found if isinstance(found, dict) and found.keys() >= OF_A_RECORD else None
 
     def to_line(self) -> str:
         """As one line of JSON, for another process."""
@@ -79,13 +81,26 @@ class Cell:
 
 def grid(experiment: Experiment, file: str, scale: Scale, corpus: Corpus, seeds: int | None, out: Path) -> list[Cell]:
     """All cells of an experiment: the first seed of every arm, then the second, and so on."""
-    arms = experiment.arms(scale)
-    return [
-        Cell(experiment.name, file, arm, seed, scale, corpus, str(out))
-        for seed in range(scale.seeds if seeds is None else seeds)
-        for arm in arms
-        if arm.seeds is None or seed < arm.seeds
-    ]
+    where = file or experiment.name
+    try:
+        arms = experiment.arms(scale)
+        cells = [
+            Cell(experiment.name, file, arm, seed, scale, corpus, str(out))
+            for seed in range(scale.seeds if seeds is None else seeds)
+            for arm in arms
+            if arm.seeds is None or seed < arm.seeds
+        ]
+        names = Counter(arm.name for arm in arms)
+        paths = Counter(cell.path for cell in cells)
+    except (StudyError, DataError):
+        raise
+    except Exception as error:  # an experiment of a user's own may do anything
+        raise StudyError(f"{where} cannot tell its arms: {one_line(error)}") from error
+    if name := next((name for name, count in names.items() if count > 1), None):
+        raise StudyError(f"{where} has two arms called {name!r}")
+    if alike := [cell.arm.name for cell in cells if paths[cell.path] > 1]:
+        raise StudyError(f"{where}: the arms {alike[0]!r} and {alike[1]!r} are too much alike to have a file each")
+    return cells
 
 
 def waits(cell: Cell, experiment: Experiment) -> bool:
@@ -105,7 +120,7 @@ def run_cell(cell: Cell, experiment: Experiment) -> str:
     result: dict[str, Any] = {}
     status, error = "done", None
     try:
-        result = experiment.run(cell.arm, cell.seed, _bench(cell))
+        result = _as_json(experiment.run(cell.arm, cell.seed, _bench(cell)))
     except Diverged as reason:
         status, error, result = "diverged", one_line(reason), reason.result
     except Exception as reason:
@@ -121,7 +136,7 @@ def _measure_alone(cell: Cell, experiment: Experiment) -> str:
     assert experiment.alone is not None
     try:
         result = record["result"] | {"curve": record["curve"]}
-        found = experiment.alone(cell.arm, cell.seed, _bench(cell), result)
+        found = _as_json(experiment.alone(cell.arm, cell.seed, _bench(cell), result))
         changed = {"result": record["result"] | found, "error": None, "alone": _circumstances()}
     except Exception as reason:
         changed = {"error": one_line(reason)}
@@ -136,6 +151,12 @@ def write_obituary(cell: Cell, reason: str, seconds: float) -> None:
         write_json(cell.path, record | {"error": reason})
     else:
         write_cell(cell, "failed", reason, {}, seconds)
+
+
+def _as_json(result: dict[str, Any]) -> dict[str, Any]:
+    """What a file can hold as it is; anything else is an error of the experiment."""
+    json.dumps(result)
+    return dict(result)
 
 
 def _bench(cell: Cell) -> Bench:

@@ -1,5 +1,6 @@
 """The command ``reluformer study``: which experiments, at which scale, and where the report is."""
 
+import dataclasses
 import os
 import sys
 from collections import Counter
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from reluformer.study.experiment import Experiment
 
 OF_A_CELL = {"study", "file", "arm", "settings", "seed", "scale_settings", "corpus_settings"}  # to run it again
+WITH_A_CELL = {"cell", "corpus", "test", "out"}  # options
 SIDE_BY_SIDE = 4  # cells on one GPU: small models leave most of it idle
 
 
@@ -25,6 +27,7 @@ class _Refusal(typer.BadParameter):
 
 
 def study(
+    context: typer.Context,
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="experiments; by default all")] = None,
     scale: Annotated[str, typer.Option(help="smoke, laptop or gpu")] = "smoke",
     corpus: Annotated[
@@ -56,7 +59,8 @@ def study(
 
     try:
         if cell is not None:
-            _again(cell, corpus, out)
+            _refuse_others(context)
+            _again(cell, corpus, test, out)
         else:
             _study(names or [], scale, corpus, test, text, images, arm or [], seeds, out, jobs, add or [])
     except (StudyError, DataError) as error:
@@ -147,34 +151,47 @@ def _report(experiments: "list[Experiment]", cells: "list[Cell]", out: Path) -> 
         raise typer.Exit(1)
 
 
-def _again(path: Path, folder: Path | None, out: Path) -> None:
+def _refuse_others(context: typer.Context) -> None:
+    """A cell has its settings in its file: what would change them is not for it."""
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        source = context.get_parameter_source(name)
+        if name not in WITH_A_CELL and source is not None and source.name == "COMMANDLINE":
+            called = parameter.opts[0] if parameter.param_type_name == "option" else "NAME..."
+            _refuse(f"--cell takes --corpus, --test and --out beside it, not {called}")
+
+
+def _again(path: Path, folder: Path | None, test: str, out: Path) -> None:
     """Run one cell from its file; what it says may be compared with the new one."""
     from reluformer.data.files import read_json
     from reluformer.study.cells import Cell, run_cell, waits
-    from reluformer.study.corpus import embedded_corpus, open_corpus
+    from reluformer.study.corpus import EMBEDDED, Corpus, embedded_corpus, open_corpus
     from reluformer.study.experiment import StudyError
     from reluformer.study.experiments import experiment_of
-    from reluformer.study.scales import Scale
 
     record = read_json(path)
     if not isinstance(record, dict) or not record.keys() >= OF_A_CELL:
         raise StudyError(f"{path} is no cell of a study")
-    about = record["corpus_settings"]
-    place = folder or (None if about["test"] == "bible:test" else Path(about["folder"]))
-    data: Corpus
-    if place is None:
-        data = embedded_corpus(out, Scale.from_dict(record["scale_settings"]))
+    try:
+        about = Corpus(**record["corpus_settings"])
+        kept = Cell.from_record(record, out, about)
+        _ = kept.path
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StudyError(f"{path} is no cell of a study: {type(error).__name__}: {error}") from None
+    if folder is None and about.name == EMBEDDED:
+        data = embedded_corpus(out, kept.scale)
     else:
-        data = open_corpus(place, about["test"])
-    if data.key != about["key"]:
+        data = open_corpus(folder or Path(about.folder), test or about.test)
+    if data.key != about.key:
         raise StudyError(f"{data.folder} does not hold the data of {path}")
-    again = Cell.from_record(record, out, data)
+    again = dataclasses.replace(kept, corpus=data)
     experiment = experiment_of(again.study, again.file)
     status = run_cell(again, experiment)
     if waits(again, experiment):
         status = run_cell(again, experiment)
     print(f"{status}: {again.path}")
     if status == "failed":
+        print((again.record() or {}).get("error"), file=sys.stderr)
         raise typer.Exit(1)
 
 

@@ -13,6 +13,9 @@ from reluformer.data.files import DataError, hash_of, hash_of_file, written_file
 from reluformer.data.prepare import Plan, prepare
 from reluformer.study.locks import locked
 from reluformer.study.scales import Scale
+from reluformer.translation.evaluation import read_references
+
+EMBEDDED = "Bible, English to Spanish"
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,11 @@ class Corpus:
 
 
 def open_corpus(folder: Path, test: str = "") -> Corpus:
-    """A corpus that the user prepared."""
-    return _corpus(folder, folder.name, test)
+    """A corpus that the user prepared; a test set that cannot be read is found here, before anything is trained."""
+    corpus = _corpus(folder, folder.name, test)
+    if test:
+        read_references([test], corpus.languages)
+    return corpus
 
 
 def embedded_corpus(out: Path, scale: Scale) -> Corpus:
@@ -56,7 +62,7 @@ def embedded_corpus(out: Path, scale: Scale) -> Corpus:
             valid = _write(place.with_suffix(".valid.jsonl"), "dev", max(1, scale.chapters // 10))
         lengths = (0, *scale.lengths)
         prepare(Plan((train,), Languages("en", "es"), (valid,), vocab=scale.vocab, lengths=lengths), place)
-    return _corpus(place, "Bible, English to Spanish", "bible:test")
+    return _corpus(place, EMBEDDED, "bible:test")
 
 
 def _corpus(folder: Path, name: str, test: str) -> Corpus:

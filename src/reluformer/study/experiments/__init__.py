@@ -44,7 +44,7 @@ def load_experiment(path: Path) -> Experiment | None:
         sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             del sys.modules[name]
             raise StudyError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
     experiment = getattr(module, "EXPERIMENT", None)

@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 
+from reluformer.data.files import DataError
 from reluformer.memory import Attention
 from reluformer.models import ReLUFormerForImageClassification, ReLUFormerImageConfig
 from reluformer.report import memory_report
 from reluformer.study.bench import Bench
 from reluformer.study.experiment import Arm, Claim, Column, Diverged, Experiment, Plot
 from reluformer.study.scales import SCALES, Scale
-from reluformer.study.vision.images import DIGITS, open_images
+from reluformer.study.vision.images import DIGITS, contents, open_images
 from reluformer.study.vision.training import Course, score_classifier, train_classifier
 
 # The h of the paper, and what they are called here: its sigmoid is that of the score itself.
@@ -84,8 +85,10 @@ def vision(
     plans = plans or (PLANS if data == DIGITS else PHOTOS)
     by_scale = plans if isinstance(plans, Mapping) else dict.fromkeys(SCALES, plans)
 
+    source = {"data": data, "test": test} | contents(data, test)
+
     def arms(scale: Scale) -> list[Arm]:
-        return _arms(by_scale[scale.name], {"data": data, "test": test})
+        return _arms(by_scale[scale.name], source)
 
     return Experiment(
         name=name,
@@ -172,6 +175,8 @@ def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
     settings = arm.settings
     torch.manual_seed(seed)
     config = _config(settings["size"], settings["model"])
+    if "content" in settings and contents(settings["data"], settings["test"])["content"] != settings["content"]:
+        raise DataError(f"{settings['data']} has not the images that the cell was made of: they have changed")
     images = open_images(settings["data"], settings["test"], config)
     config.id2label = dict(enumerate(images.classes))
     config.label2id = {name: i for i, name in config.id2label.items()}

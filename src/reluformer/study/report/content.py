@@ -99,6 +99,9 @@ def _tables(part: Section) -> list[Block]:
     for cell in part.cells:
         result = cell.get("result")
         for table in (result.get("tables") if isinstance(result, dict) else None) or ():
+            if not isinstance(table, dict) or not table.keys() >= {"title", "head", "rows"}:
+                blocks.append(Paragraph("A table without title, head and rows is left out.", quiet=True))
+                continue
             head = tuple(map(str, table["head"]))
             rows = tuple(tuple(Text(str(text)) for text in row) for row in table["rows"])
             title = f"{table['title']}, seed {short(cell.get('seed'))}"

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from reluformer.data.digits import load_digits
-from reluformer.data.files import DataError
+from reluformer.data.files import DataError, hash_of, hash_of_file
 from reluformer.data.hub import load
 from reluformer.models import ReLUFormerImageConfig, image_processor
 
@@ -70,6 +70,14 @@ def open_images(source: str, test: str, config: ReLUFormerImageConfig) -> Images
     if names != classes:
         raise DataError(f"{test} must have the classes of {source}, {_some(classes)}; it has {_some(names)}")
     return Images(pictures, others, classes)
+
+
+def contents(*sources: str) -> dict[str, str]:
+    """What images are in these folders, in a word; nothing where none is a folder."""
+    folders = [Path(source) for source in sources if source and source != DIGITS and not source.startswith("hf:")]
+    files = [(folder, path) for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
+    names = [[path.relative_to(folder).as_posix(), hash_of_file(path)] for folder, path in files]
+    return {"content": hash_of(names)} if folders else {}
 
 
 def _open(source: str, prepare: Prepare) -> tuple[_Pictures, tuple[str, ...]]:
