@@ -1,5 +1,7 @@
-"""The ``reluformer`` command. Whatever goes wrong with an argument: one line on stderr, exit status 2."""
+"""The ``reluformer`` command. Whatever goes wrong with an argument or a file: one line on stderr, exit status 2."""
 
+import errno
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -10,18 +12,31 @@ TOOLKIT = (
     "accelerate", "matplotlib", "numpy", "rich", "sacrebleu", "safetensors", "tensorboard", "tokenizers",
     "transformers", "typer", "yaml",
 )  # fmt: skip
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what writing to standard output may end with
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command line, by default the process's own, and exit."""
     try:
         status = _command()(args=arguments, prog_name="reluformer", standalone_mode=False)
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in TOOLKIT:
             raise
         _fail("reluformer", f'{error.name} is not installed: pip install "reluformer[toolkit]"')
     except KeyboardInterrupt:
         sys.exit(130)
+    except BrokenPipeError:
+        _drop_output()
+        sys.exit(1)
+    except OSError as error:  # files are named where they are written: what has no name was printed
+        if error.filename is not None:
+            _fail("reluformer", f"cannot use {error.filename}: {error.strerror}")
+        if error.errno not in FULL:
+            raise
+        _drop_output()
+        _fail("reluformer", f"cannot write standard output: {error.strerror}")
     except Exception as error:
         # Typer's usage errors; their class has moved from one version of Typer to the next.
         if getattr(error, "exit_code", None) != 2 or not hasattr(error, "format_message"):
@@ -29,6 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         context = getattr(error, "ctx", None)
         _fail(context.command_path if context else "reluformer", _one_line(error, context))
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _drop_output() -> None:
+    """Whoever reads has seen enough, or the disk is full: what is still buffered must not fail again at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(where: str, what: str) -> NoReturn:

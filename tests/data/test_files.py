@@ -1,12 +1,21 @@
 """Files are written whole or not at all."""
 
+import errno
 import json
 import os
 from pathlib import Path
 
 import pytest
 
-from reluformer.data.files import plain_suffix, read_json, write_json, written_file, written_folder
+from reluformer.data.files import (
+    DataError,
+    check_writable,
+    plain_suffix,
+    read_json,
+    write_json,
+    written_file,
+    written_folder,
+)
 
 
 def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
@@ -15,6 +24,21 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
         file.writelines([b"half", None])  # type: ignore[list-item]
     assert read_json(tmp_path / "new" / "x.json") == {"a": "ä"}
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["x.json"]
+
+
+def test_a_full_disk_names_the_file_and_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_json(Path("x.json"), 1)
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as raised:
+        write_json(Path("x.json"), 2)
+    assert raised.value.filename == "x.json"
+    assert read_json(Path("x.json")) == 1
+    assert os.listdir() == ["x.json"]
 
 
 def test_a_folder_is_whole_or_as_it_was(tmp_path: Path) -> None:
@@ -50,3 +74,16 @@ def test_a_device_stays_one_and_so_does_a_link(tmp_path: Path) -> None:
     assert link.is_symlink()
     assert read_json(tmp_path / "real.json") == {"a": 2}
     assert sorted(x.name for x in tmp_path.iterdir()) == ["link.json", "pipe", "real.json"]
+
+
+def test_what_can_be_written_is_tried_and_leaves_nothing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").touch()
+    for name in ("file", "new", "new/folder/x", "pipe", "."):
+        check_writable(tmp_path / name)
+    with pytest.raises(DataError, match="file is a file, takes a folder for x"):
+        check_writable(tmp_path / "file" / "x")
+    for place in ("/proc/none", "/proc/none/x", "/proc/version"):
+        with pytest.raises(DataError, match=f"cannot write {place}: "):
+            check_writable(Path(place))
+    assert sorted(os.listdir(tmp_path)) == ["file", "pipe"]

@@ -12,14 +12,13 @@ files plain or with ``.gz`` or ``.xz`` behind their names.
 """
 
 import json
-import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from reluformer.data.bible import BIBLE, bible_documents
-from reluformer.data.files import DataError, numbered_lines, plain_suffix
+from reluformer.data.files import DataError, check_writable, numbered_lines, plain_suffix
 
 HUB = "hf:"
 TAKES = "takes a .jsonl or .tmx file, two text files as source,target, hf:NAME or bible:PART"
@@ -107,11 +106,7 @@ def check_output(path: Path, inputs: Iterable[str], others: Iterable[Path] = ())
     place = path.resolve()
     if place in {file.resolve() for file in [*others, *(file for item in inputs for file in input_files(item))]}:
         raise DataError(f"{path} is an input: takes another file")
-    folder = next(parent for parent in path.absolute().parents if parent.exists())
-    if not folder.is_dir():
-        raise DataError(f"{os.path.relpath(folder)} is a file, takes a folder for {path.name}")
-    if not os.access(folder, os.W_OK):
-        raise DataError(f"cannot write {path}: no permission to write in {folder}")
+    check_writable(path)
 
 
 def read_jsonl(path: Path, languages: Languages) -> Iterator[Document]:

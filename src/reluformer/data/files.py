@@ -1,12 +1,14 @@
 """Files in and out: compressed or not, read line by line; written whole or not at all."""
 
 import contextlib
+import errno
 import gzip
 import hashlib
 import json
 import lzma
 import os
 import shutil
+import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,28 +60,54 @@ def plain_suffix(path: Path) -> str:
     return Path(path.stem if path.suffix.lower() in (".gz", ".xz") else path.name).suffix.lower()
 
 
+def check_writable(path: Path) -> None:
+    """Refuse a place, of a file or of a folder, in which nothing can be written: before the work, which may take hours.
+
+    Rights alone do not tell, as on a disk that is mounted to be read only: what is tried leaves nothing behind.
+    """
+    try:
+        place = path.resolve()
+        if _is_special(place):
+            if not os.access(place, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
+        folder = place if place.is_dir() else next(parent for parent in place.parents if parent.exists())
+        if not folder.is_dir():
+            raise DataError(f"{os.path.relpath(folder)} is a file, takes a folder for {path.name}")
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror or error}") from None
+
+
 @contextlib.contextmanager
 def written_file(path: Path) -> Iterator[IO[bytes]]:
     """Write to a temporary name beside; the file takes its name when all of it is on the disk.
 
-    A link stays one, and what is no file, a pipe or a device, is written to as it is.
+    A link stays one, and what is no file, a pipe or a device, is written to as it is. An error of the system, such as
+    that of a full disk, names the file.
     """
-    path = path.resolve()
-    if path.exists() and not path.is_file() and not path.is_dir():
-        with path.open("wb") as file:
-            yield file
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    place = path.resolve()
+    temporary = place.with_name(f"{place.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+        if _is_special(place):
+            with place.open("wb") as file:
+                yield file
+            return
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(place)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        if error.filename in (None, str(temporary)):
+            error.filename = str(path)
+        raise
+    _sync_folder(place.parent)
 
 
 @contextlib.contextmanager
@@ -99,6 +127,11 @@ def written_folder(path: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     _sync_folder(path.parent)
+
+
+def _is_special(path: Path) -> bool:
+    """Whether there is a device or a pipe, which is written to and never replaced."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def _sync_folder(path: Path) -> None:
