@@ -1,5 +1,6 @@
 """``reluformer translate`` and ``reluformer evaluate``, with a model that copies and with a real one."""
 
+import errno
 import io
 import json
 import os
@@ -12,6 +13,7 @@ import pytest
 
 from reluformer import cli, pretrained
 from reluformer.translation import loading
+from reluformer.translation.translator import Translator
 from tests.translation.stubs import Copier
 
 NASTY = "\ufeffIn the beginning\r\n\r\n\x0cGod created 😀\u2028 heaven\r\n***\r\n  and\x85 earth\t\r\n" + "light " * 200
@@ -175,6 +177,7 @@ def damaged_model(folder: Path) -> Path:
         (["a.txt", "--device", "tpu"], "device takes auto, cpu, cuda, got 'tpu'"),
         (["a.txt", "--heads", "x:0:0"], "--heads: draws into a folder"),
         (["a.txt", "--attention", "a.txt"], "--attention: takes a folder, a.txt is a file"),
+        (["a.txt", "--attention", "/proc/maps"], "--attention: cannot write /proc/maps: No such file"),
         (["a.txt", "--attention", "maps", "--heads", "x"], "--heads: heads must be site:layer:head"),
         (["bad.jsonl"], "bad.jsonl, line 1: not JSON"),
     ],
@@ -282,6 +285,35 @@ def test_evaluate(capsys, folder: Path, copier: Copier) -> None:
     assert "1 documents, 2 sentences" in out
 
 
+@pytest.mark.parametrize("other", ["said.txt", "none", "."])
+def test_the_second_system_is_read_before_the_first_translates(
+    capsys, folder: Path, model_folder: Path, monkeypatch, other: str
+) -> None:
+    Path("x.jsonl").write_text('{"id": "a", "en": ["light"], "de": ["Licht"]}\n')
+    Path("said.txt").write_text("zwei\nZeilen\n")
+    monkeypatch.setattr(Translator, "translate", lambda *_, **__: pytest.fail("too early"))
+    common = ["evaluate", "x.jsonl", "--source", "en", "--target", "de", "--model", model_folder]
+    status, out, err = run(capsys, *common, "--compare", other)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert other in err
+
+
+def test_scores_are_shown_though_the_disk_is_full(capsys, folder: Path, copier: Copier, monkeypatch) -> None:
+    Path("x.jsonl").write_text('{"id": "a", "en": ["light"], "de": ["Licht"]}\n')
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    common = ["evaluate", "x.jsonl", "--source", "en", "--target", "de", "--model", "m"]
+    status, out, err = run(capsys, *common, "--out", "r.json")
+    assert status == 2
+    assert "s-BLEU (sentence)" in out
+    assert err.endswith("cannot use r.json: No space left on device\n")
+    assert err.count("\n") == 1
+    assert os.listdir() == ["x.jsonl"]
+
+
 def test_evaluate_the_model_in_the_box(capsys, folder: Path, box: Path) -> None:
     Path("x.jsonl").write_text('{"id": "a", "en": ["light"], "de": ["Licht"]}\n')
     common = ["evaluate", "x.jsonl", "--source", "en", "--target", "de", "--beam", 1]
@@ -305,10 +337,14 @@ def test_evaluate_a_real_model_on_the_embedded_corpus(capsys, folder: Path, mode
         (["x.jsonl", "--model", "m", "--hypotheses", "x.jsonl"], "takes one of --model and --hypotheses, got both"),
         (["none.jsonl", "--model", "m"], "DATA: none.jsonl does not exist"),
         (["x.jsonl", "--model", "m"], "m is no folder: takes the folder of a model"),
-        (["x.jsonl", "--hypotheses", "y.txt"], "y.txt has 2 lines, the data has 1 sentences"),
+        (["x.jsonl", "--hypotheses", "y.txt"], "--hypotheses: y.txt has 2 lines, the data has 1 sentences"),
+        (["x.jsonl", "--hypotheses", "x.jsonl", "--compare", "y.txt"], "--compare: y.txt has 2 lines, the data has 1"),
         (["x.jsonl", "--hypotheses", "x.jsonl", "--compare", "x.jsonl"], "--compare: takes another system"),
-        (["x.jsonl", "--hypotheses", "x.jsonl", "--tokenize", "klingon"], "cannot tokenise with 'klingon'"),
-        (["x.jsonl", "--hypotheses", "x.jsonl", "--out", "/proc/none/x"], "cannot use /proc/none"),
+        (["x.jsonl", "--hypotheses", "x.jsonl", "--tokenize", "klingon"], "'klingon': takes none, zh, 13a, intl, char"),
+        (
+            ["x.jsonl", "--hypotheses", "x.jsonl", "--out", "/proc/none/x"],
+            "--out: cannot write /proc/none/x: No such file",
+        ),
         (["x.jsonl", "--hypotheses", "none.txt"], "--hypotheses: takes a file, there is none at none.txt"),
         (["x.jsonl", "--model", "m", "--tokenize", "klingon"], "--tokenize: sacreBLEU cannot tokenise with 'klingon'"),
         (["x.jsonl", "--model", "m", "--out", "."], "--out: takes a file, . is a folder"),

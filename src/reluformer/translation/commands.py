@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from reluformer.data.documents import Document, Languages, check_output
-from reluformer.data.files import DataError, write_json
+from reluformer.data.files import DataError, check_writable, write_json
 from reluformer.pretrained import LANGUAGES, check_languages, model_or_default, name_of
 from reluformer.translation.outputs import STANDARD, Job, plan_jobs
 
@@ -114,6 +114,8 @@ class _Drawing:
 
             if folder.exists() and not folder.is_dir():
                 raise typer.BadParameter(f"takes a folder, {folder} is a file", param_hint="--attention")
+            with _refusals("--attention"):
+                check_writable(folder)
         self.folder = folder
         names = Counter(job.input.name for job in jobs)
         if folder is not None and (twice := [name for name, count in names.items() if count > 1]):
@@ -212,36 +214,42 @@ def evaluate(
     if compare is not None and not compare.exists():
         raise typer.BadParameter(f"takes a model or a file, there is none at {compare}", param_hint="--compare")
     systems = {
-        name_of(path): _System(path, documents, target, device, length, options) for path in (first, compare) if path
+        name_of(path): _System(option, path, documents, target, device, length, options)
+        for option, path in (("--hypotheses", first), ("--compare", compare))
+        if path
     }
     if compare is not None and len(systems) == 1:
         raise typer.BadParameter("takes another system than the first", param_hint="--compare")
     references = [document.target for document in documents]
-    texts = [system.texts for system in systems.values()]
+    texts = [system.translate(documents) for system in systems.values()]
     with _refusals():
         found = {name: scores.score(x, references, tokenize=tokenize) for name, x in zip(systems, texts, strict=True)}
         paired = scores.compare(texts[0], texts[1], references, samples=samples, tokenize=tokenize) if compare else []
-        if keep:
-            evaluation.keep(keep, documents, languages, texts)
-        if out:
-            about = [system.about | {"scores": found[name].to_dict()} for name, system in systems.items()]
-            write_json(out, {"data": data, "languages": [source, target], "limit": limit, "systems": about,
-                             "compared": [x.to_dict() for x in paired], **_circumstances()})  # fmt: skip
     screen = console()
-    screen.print(tables.score_table(found))
-    screen.print(tables.length_table(found))
-    if paired:
-        screen.print(tables.difference_table(list(systems), paired))
+    try:
+        with _refusals():
+            if keep:
+                evaluation.keep(keep, documents, languages, texts)
+            if out:
+                about = [system.about | {"scores": found[name].to_dict()} for name, system in systems.items()]
+                write_json(out, {"data": data, "languages": [source, target], "limit": limit, "systems": about,
+                                 "compared": [x.to_dict() for x in paired], **_circumstances()})  # fmt: skip
+    finally:  # what took long is shown, be the disk full
+        screen.print(tables.score_table(found))
+        screen.print(tables.length_table(found))
+        if paired:
+            screen.print(tables.difference_table(list(systems), paired))
     if out or keep:
         kept = ", ".join(str(path) for path in (out, keep) if path)
         screen.print(f"Kept: {kept}", style="dim", highlight=False, markup=False, soft_wrap=True)
 
 
 class _System:
-    """A model that translates the documents, or a file that holds their translations."""
+    """A model that translates the documents, or a file that holds their translations: read before anything is done."""
 
     def __init__(
         self,
+        option: str,
         path: Path,
         documents: Sequence[Document],
         target: str,
@@ -250,21 +258,30 @@ class _System:
         options: dict[str, Any],
     ) -> None:
         from reluformer.translation.evaluation import read_hypotheses
-        from reluformer.translation.progress import sentences_done
         from reluformer.translation.translator import Translator
 
+        self.path = path
         self.about: dict[str, Any] = {"system": name_of(path)}
+        self.translator: Any = None
         if path.is_file():
-            with _refusals("--hypotheses"):
+            with _refusals(option):
                 self.texts = read_hypotheses(path, documents, target)
-            return
-        with _refusals():
-            translator = Translator.load(path, device, length, **options)
+        else:
+            with _refusals():
+                self.translator = Translator.load(path, device, length, **options)
+
+    def translate(self, documents: Sequence[Document]) -> list[list[str]]:
+        """The translations of the documents."""
+        from reluformer.translation.progress import sentences_done
+
+        if self.translator is None:
+            return self.texts
         total = sum(len(document.source) for document in documents)
         began = time.perf_counter()
-        with _refusals(), sentences_done(path.name, total) as watch:
-            self.texts = list(translator.translate((document.source for document in documents), watch=watch))
-        self.about |= {"settings": translator.settings(), "seconds": round(time.perf_counter() - began, 2)}
+        with _refusals(), sentences_done(self.path.name, total) as watch:
+            texts = list(self.translator.translate((document.source for document in documents), watch=watch))
+        self.about |= {"settings": self.translator.settings(), "seconds": round(time.perf_counter() - began, 2)}
+        return texts
 
 
 def _circumstances() -> dict[str, Any]:

@@ -189,6 +189,8 @@ def _metrics(tokenize: str | None) -> list[tuple[str, str, Any]]:
 
     # Its advice on text that looks tokenised already is for whoever pipes text into sacreBLEU.
     logging.getLogger("sacrebleu").setLevel(logging.ERROR)
+    if tokenize is not None and tokenize not in BLEU.TOKENIZERS:
+        raise DataError(f"sacreBLEU cannot tokenise with {tokenize!r}: takes {', '.join(BLEU.TOKENIZERS)}")
     try:
         bleus = [BLEU(tokenize=tokenize) for _ in range(2)]
     except (KeyError, ValueError, RuntimeError, ImportError) as error:
