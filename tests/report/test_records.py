@@ -1,13 +1,17 @@
 """Reports as JSON, as files and as tables."""
 
+import errno
 import json
+import os
 import subprocess
 import sys
 
+import pytest
 import torch
 from rich.console import Console
 
 from reluformer.report import attention_maps, memory_report
+from reluformer.report.figures import draw_map
 from tests.report.models import Translator, batch
 from tests.report.test_measure import attention
 
@@ -41,6 +45,20 @@ def test_save(tmp_path):
     ]
     assert json.loads((tmp_path / "new" / "report.json").read_text()) == report.to_dict()
     assert all(p.read_bytes().startswith(b"\x89PNG") for p in paths if p.suffix == ".png")
+
+
+def test_a_full_disk_leaves_no_half_of_a_file(tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    model, data = Translator(), batch()
+    report, maps = memory_report(model, data), attention_maps(model, data, ["encoder.attention:0:3"])
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match=r"No space left on device: '.*report\.json'"):
+        report.save(tmp_path, maps)
+    with pytest.raises(OSError, match=r"No space left on device: '.*map\.png'"):
+        draw_map(tmp_path / "map.png", maps[0])
+    assert os.listdir(tmp_path) == []
 
 
 def test_table_has_a_row_per_memory():

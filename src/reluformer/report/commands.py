@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from reluformer.data.files import DataError
+from reluformer.data.files import DataError, check_writable
 from reluformer.memory import Attention
 from reluformer.pretrained import model_or_default, name_of
 from reluformer.report.maps import MOST_TOKENS, AttentionMap, HeadChoice, attention_maps
@@ -43,6 +43,10 @@ def inspect(
 
         if out.exists() and not out.is_dir():
             raise typer.BadParameter(f"takes a folder, {out} is a file", param_hint="--out")
+        try:
+            check_writable(out)
+        except DataError as error:
+            raise typer.BadParameter(str(error), param_hint="--out") from None
     chosen = _chosen_model(model)
     tokenizer, network = _load(chosen)
     try:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from reluformer.data.files import written_file
 from reluformer.report.maps import AttentionMap
 
 # The lightest blue is not white: the smallest weight shows beside none.
@@ -34,10 +35,9 @@ def draw_map(path: Path, drawn: AttentionMap) -> None:
     bar.set_label("weight (white: exactly 0)", fontsize=8, color="#6b7280")
     bar.ax.tick_params(labelsize=7, length=2)
     bar.outline.set_visible(False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), written_file(path) as file:
         warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a box for it says as much
-        figure.savefig(path)
+        figure.savefig(file, format="png")
 
 
 def _paint(axes: Any, drawn: AttentionMap) -> Any:

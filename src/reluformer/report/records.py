@@ -1,11 +1,12 @@
 """What a report holds: plain numbers, per site, layer and head. None stands for what no row could tell."""
 
 import dataclasses
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from reluformer.data.files import write_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -120,9 +121,8 @@ class MemoryReport:
     def save(self, folder: Path | str, maps: Sequence["AttentionMap"] = ()) -> list[Path]:
         """Write ``report.json`` and one PNG per map (see :func:`attention_maps`); returns the paths."""
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
         paths = [folder / "report.json"]
-        paths[0].write_text(json.dumps(self.to_dict(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        write_json(paths[0], self.to_dict())
         if maps:
             from reluformer.report.figures import draw_map
 
