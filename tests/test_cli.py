@@ -1,9 +1,11 @@
 """The command line: what it prints, and one line for what it refuses."""
 
 import csv
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -33,6 +35,32 @@ REFUSED = {
     "heads without a slash": (["bench", "decode", "--heads", "8x64"], "--heads: takes e.g. 32/8x128,16/16x64"),
     "heads that do not divide": (["bench", "decode", "--heads", "3/2x64"], "--heads: query heads must be a multiple"),
     "a file for a folder": (["bench", "attention", "--out", __file__], "--out: takes a folder"),
+    "nowhere to write": (["bench", "memory", "--out", "/proc/none"], "--out: cannot write /proc/none: No such file"),
+    "nobody of that name": (
+        ["bench", "attention", "--without", "eager,zzz"],
+        "--without: takes words in the names ReLU, this operator; ReLU, this operator, statistics; softmax",
+    ),
+    "nobody at all": (
+        ["bench", "attention", "--without", "relu,Softmax"],
+        "--without: leaves nobody to measure, got 'relu,Softmax'",
+    ),
+    "nobody translates": (
+        ["bench", "translation", "--without", "zzz"],
+        "--without: takes words in the names ReLUFormer",
+    ),
+    "part of a head": (["bench", "attention", "--width", "3"], "--width: takes a multiple of the head dim 64, got 3"),
+    "heads and a half": (
+        ["bench", "forgetting", "--head-dims", "32,64", "--width", "96"],
+        "--width: takes a multiple of the head dim 64, got 96",
+    ),
+    "unknown size": (
+        ["bench", "training", "--size", "foo", "--quick"],
+        "--size: takes tiny, small, base, got 'foo'",
+    ),
+    "unknown size of trainers": (
+        ["bench", "trainers", "--data", "none", "--size", "foo"],
+        "--size: takes tiny, small, base, got 'foo'",
+    ),
 }
 
 
@@ -101,3 +129,42 @@ def test_bench_keeps_nothing_unasked(
     assert status == 0
     assert "--out DIR" in out
     assert list(tmp_path.iterdir()) == []
+
+
+def ended(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    return int(stopped.value.code or 0)
+
+
+def test_a_full_standard_output_is_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for arguments in (["--version"], ["--help"]):  # by print and by rich
+        with open("/dev/full", "w") as full:
+            monkeypatch.setattr(sys, "stdout", full)
+            assert ended(*arguments) == 2
+        assert capsys.readouterr().err == "reluformer: cannot write standard output: No space left on device\n"
+
+
+def test_a_reader_who_left_is_no_error(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for arguments in (["--version"], ["--help"]):
+        with nobody_reads() as pipe:
+            monkeypatch.setattr(sys, "stdout", pipe)
+            assert ended(*arguments) == 1
+        assert capsys.readouterr().err == ""
+
+
+def test_files_are_there_though_nobody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("memory", "decode"):
+        with nobody_reads() as pipe:
+            monkeypatch.setattr(sys, "stdout", pipe)
+            assert ended("bench", name, "--quick", "--device", "cpu", "--out", str(tmp_path)) == 1
+    assert sorted(os.listdir(tmp_path)) == ["decode-cpu.csv", "memory-cpu.csv", "memory-cpu.png"]
+
+
+def nobody_reads() -> IO[str]:
+    """The end of a pipe whose other end is closed."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    return os.fdopen(writer, "w")

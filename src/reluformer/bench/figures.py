@@ -7,6 +7,7 @@ from typing import Any
 from reluformer.bench import attention, decode, forgetting, memory
 from reluformer.bench.models import COMPILED
 from reluformer.bench.tables import number
+from reluformer.data.files import written_file
 
 # Ours in blues, softmax in warm colours, the other ways to ReLU in greys.
 COLOURS = {
@@ -232,6 +233,6 @@ def _finish(figure: Any, path: Path, title: str, caption: str, axes: Any, column
         frameon=False,
     )
     figure.supxlabel(caption, fontsize=6.5, color="#6b7280")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
+    with written_file(path) as file:
+        figure.savefig(file, format="png")
     figure.clf()

@@ -1,18 +1,22 @@
 """Results as CSV files: one row per measurement, the machine in every row."""
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from reluformer.data.files import written_file
 
 
 def write_csv(path: Path, records: Sequence[Mapping[str, object]], place: Mapping[str, str]) -> None:
     """Write the records, floats to five digits, followed by where and when they were measured."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [*records[0], *place], lineterminator="\n")
-        writer.writeheader()
-        for record in records:
-            writer.writerow({name: _text(x) for name, x in record.items()} | dict(place))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*records[0], *place], lineterminator="\n")
+    writer.writeheader()
+    for record in records:
+        writer.writerow({name: _text(x) for name, x in record.items()} | dict(place))
+    with written_file(path) as file:
+        file.write(text.getvalue().encode())
 
 
 def _text(x: object) -> object:

@@ -7,16 +7,27 @@ import torch
 import typer
 
 from reluformer.bench import tables
-from reluformer.bench.options import Device, Dtype, Out, Quick, Report, device_of, dtype_of, numbers_of
+from reluformer.bench.options import (
+    Device,
+    Dtype,
+    Out,
+    Quick,
+    Report,
+    device_of,
+    dtype_of,
+    numbers_of,
+    size_of,
+    words_of,
+)
 
-Size = Annotated[str, typer.Option(help="preset: tiny, small or base")]
+Size = Annotated[str | None, typer.Option(help="preset: tiny, small or base; by default small")]
 Lengths = Annotated[str | None, typer.Option(help="of source and target, e.g. 512,1024,2048")]
 
 
 def training(
     device: Device = "auto",
     dtype: Dtype = None,
-    size: Size = "small",
+    size: Size = None,
     lengths: Lengths = None,
     tokens: Annotated[int | None, typer.Option(min=1, help="target tokens per step")] = None,
     out: Out = None,
@@ -33,7 +44,7 @@ def training(
 def generation(
     device: Device = "auto",
     dtype: Dtype = None,
-    size: Size = "small",
+    size: Size = None,
     lengths: Lengths = None,
     sequences: Annotated[int | None, typer.Option(min=1, help="sequences in the batch")] = None,
     beams: Annotated[int, typer.Option(min=1, help="1 for greedy decoding")] = 1,
@@ -63,7 +74,7 @@ def translation(
     from reluformer.data.files import DataError
     from reluformer.pretrained import model_or_default, name_of
 
-    words = [word.strip() for word in without.split(",") if word.strip()]
+    words = words_of(without, race.NAMES)
     report = Report("translation", torch.device("cpu"), out)
     rows: list[race.Row] = []
     with tempfile.TemporaryDirectory() as scratch:
@@ -90,9 +101,8 @@ def translation(
     shape = runners.shape
     size = f"{shape.encoder_layers} + {shape.decoder_layers} layers, {shape.width} wide, {shape.slots} slots"
     title = f"translation, {name_of(folder)}: {size}, vocabulary of {shape.vocabulary}"
-    report.console.print(tables.plain_table(title, columns, cells))
-    report.lines(sorted({f"{r.name}: {r.note}" for r in rows if r.note}))
-    report.finish(rows, figure=False)
+    notes = sorted({f"{r.name}: {r.note}" for r in rows if r.note})
+    report.finish(rows, tables.plain_table(title, columns, cells), notes, figure=False)
 
 
 def data(
@@ -115,16 +125,15 @@ def data(
             raise typer.BadParameter(" ".join(str(error).split()), param_hint="INPUTS") from None
     cells = [(row.inputs, f"{row.pairs:,}", *map(tables.number, (row.seconds, row.pairs_per_s, row.peak_mib)))]
     columns = ["inputs", "pairs", "seconds", "pairs/s", "peak MiB"]
-    report.console.print(tables.plain_table("data preparation", columns, cells))
-    report.finish([row], figure=False)
+    report.finish([row], tables.plain_table("data preparation", columns, cells), figure=False)
 
 
 def trainers(
     data: Annotated[Path, typer.Option(help="folder that reluformer data prepare wrote")],
     lengths: Lengths = None,
-    size: Size = "small",
+    size: Size = None,
     cost: Annotated[int | None, typer.Option(min=1, help="of a batch, as in a recipe")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="updates that are timed")] = 60,
+    steps: Annotated[int | None, typer.Option(min=1, help="updates that are timed; by default 60")] = None,
     out: Out = None,
     quick: Quick = False,
 ) -> None:
@@ -133,22 +142,25 @@ def trainers(
 
     from reluformer.bench import trainers
     from reluformer.data.files import DataError
+    from reluformer.training.errors import TrainingError
 
     where = device_of("auto")
+    preset = size_of(size, quick)
     gpu = where.type == "cuda"
     report = Report("trainers", where, out)
     rows: list[trainers.Row] = []
-    steps, warmup = (2, 1) if quick else (steps, 40 if gpu else 3)  # lengths vary: compiling takes several steps
+    steps = steps or (2 if quick else 60)
+    warmup = 1 if quick else 40 if gpu else 3  # lengths vary: compiling takes several steps
     for length in numbers_of("--lengths", lengths, [0] if quick else [0, 1024], least=0):
         budget = cost or (131072 if gpu else 512 if quick else 2048)
-        run = trainers.Run(str(data), "tiny" if quick else size, length, budget, steps + warmup, warmup, gpu)
+        run = trainers.Run(str(data), preset, length, budget, steps + warmup, warmup, gpu)
         with tempfile.TemporaryDirectory() as folder:
             try:
                 for row in trainers.race(run, Path(folder)):
                     rows.append(row)
                     report.keep(rows)
-            except DataError as error:
-                raise typer.BadParameter(str(error), param_hint="--data") from None
+            except (DataError, TrainingError) as error:
+                raise typer.BadParameter(" ".join(str(error).split()), param_hint="--data") from None
     cells = [
         (
             r.name,
@@ -160,13 +172,12 @@ def trainers(
         for r in rows
     ]
     columns = ["", "length", "tokens/step", "tokens/s", "GPU busy", "against Marian"]
-    report.console.print(tables.plain_table(f"trainers, {rows[0].run.size}, {data.name}", columns, cells))
-    report.finish(rows)
+    report.finish(rows, tables.plain_table(f"trainers, {preset}, {data.name}", columns, cells))
 
 
 def _race_models(
     kind: str,
-    size: str,
+    size: str | None,
     lengths: list[int],
     amount: int,
     device: torch.device,
@@ -177,11 +188,8 @@ def _race_models(
 ) -> None:
     """``amount`` is tokens per step in training, sequences per batch in generation."""
     from reluformer.bench import models
-    from reluformer.models.configuration import SIZES
 
-    size = "tiny" if quick else size
-    if size not in SIZES:
-        raise typer.BadParameter(f"takes {', '.join(SIZES)}, got {size!r}", param_hint="--size")
+    size = size_of(size, quick)
     report = Report(kind, device, out, "" if beams == 1 else f"-{beams}-beams")
     rows: list[models.Row] = []
     for length in lengths:
@@ -203,6 +211,5 @@ def _race_models(
         for r in rows
     ]
     columns = ["", "length", "batch", "ms", "tokens/s", "against the twin", "against Marian"]
-    report.console.print(tables.plain_table(f"{kind}, {size}, {rows[0].load.dtype}", columns, cells))
-    report.lines([f"{r.name}, length {r.load.length}: {r.note}" for r in rows if r.note])
-    report.finish(rows)
+    table = tables.plain_table(f"{kind}, {size}, {rows[0].load.dtype}", columns, cells)
+    report.finish(rows, table, [f"{r.name}, length {r.load.length}: {r.note}" for r in rows if r.note])

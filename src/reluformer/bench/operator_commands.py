@@ -9,7 +9,20 @@ from reluformer.bench import decode as decode_bench
 from reluformer.bench import forgetting as forgetting_bench
 from reluformer.bench import memory as memory_bench
 from reluformer.bench import tables
-from reluformer.bench.options import Device, Dtype, Out, Quick, Report, device_of, dtype_of, numbers_of, positives_of
+from reluformer.bench.contestants import contestants
+from reluformer.bench.options import (
+    Device,
+    Dtype,
+    Out,
+    Quick,
+    Report,
+    check_width,
+    device_of,
+    dtype_of,
+    numbers_of,
+    positives_of,
+    words_of,
+)
 
 _CAUSAL = {"both": [False, True], "yes": [True], "no": [False]}
 
@@ -33,9 +46,11 @@ def attention(
     gpu = where.type == "cuda"
     if causal not in _CAUSAL:
         raise typer.BadParameter(f"takes both, yes or no, got {causal!r}", param_hint="--causal")
+    dims = numbers_of("--head-dims", head_dims, [64, 128] if gpu and not quick else [64])
+    check_width(width, dims)
     shapes = list(
         attention_bench.settings(
-            head_dims=numbers_of("--head-dims", head_dims, [64, 128] if gpu and not quick else [64]),
+            head_dims=dims,
             causal=_CAUSAL[causal],
             lengths=numbers_of(
                 "--lengths", lengths, [256] if quick else [1024, 4096, 16384] if gpu else [512, 2048, 8192]
@@ -45,20 +60,20 @@ def attention(
             dtype=dtype_of(dtype, where),
         )
     )
-    words = [word.strip().lower() for word in without.split(",") if word.strip()]
+    words = words_of(without, [contestant.name for contestant in contestants(where)])
     report = Report("attention", where, out)
     rows: list[attention_bench.Row] = []
     for i, shape in enumerate(shapes):
         with report.console.status(f"length {shape.length}, head dim {shape.head_dim}, causal {shape.causal}"):
             seconds, fewest = (0.01, 1) if quick else (0.2, 10) if gpu else (1.0, 3)
             rows += attention_bench.measure(shape, where, seconds, fewest, quick, words)
-        after = shapes[i + 1] if i + 1 < len(shapes) else None
-        if after is None or (after.head_dim, after.causal) != (shape.head_dim, shape.causal):
-            group = [r for r in rows if (r.setting.head_dim, r.setting.causal) == (shape.head_dim, shape.causal)]
-            report.console.print(tables.attention_table(group))
-            report.lines(tables.notes(group))
         report.keep(rows)  # after every setting, so that an interrupted run leaves what it has
-    report.finish(rows)
+        after = shapes[i + 1] if i + 1 < len(shapes) else None
+        group = [r for r in rows if (r.setting.head_dim, r.setting.causal) == (shape.head_dim, shape.causal)]
+        if after is None:
+            report.finish(rows, tables.attention_table(group), tables.notes(group))
+        elif (after.head_dim, after.causal) != (shape.head_dim, shape.causal):
+            report.show(tables.attention_table(group), tables.notes(group))
 
 
 def forgetting(
@@ -75,9 +90,11 @@ def forgetting(
     """Causal attention with forget gates: this operator, and softmax through FlexAttention and by the formula."""
     where = device_of(device)
     gpu = where.type == "cuda"
+    dims = numbers_of("--head-dims", head_dims, [64])
+    check_width(width, dims)
     shapes = list(
         forgetting_bench.settings(
-            head_dims=numbers_of("--head-dims", head_dims, [64]),
+            head_dims=dims,
             lengths=numbers_of("--lengths", lengths, [256] if quick else [1024, 4096, 16384] if gpu else [512, 2048]),
             strengths=positives_of("--strengths", strengths),
             tokens=tokens or (16384 if gpu and not quick else 1),
@@ -107,9 +124,8 @@ def forgetting(
     title = f"causal, forget gates, {rows[0].setting.dtype}"
     caption = "ms; how many times as fast as FlexAttention, and as with the weakest gates"
     columns = ["", "dim", "length", "-log f", *passes]
-    report.console.print(tables.plain_table(title, columns, cells, caption))
-    report.lines([f"{r.name}, length {r.setting.length}: {r.note}" for r in rows if r.note])
-    report.finish(rows)
+    notes = [f"{r.name}, length {r.setting.length}: {r.note}" for r in rows if r.note]
+    report.finish(rows, tables.plain_table(title, columns, cells, caption), notes)
 
 
 def decode(
@@ -134,17 +150,21 @@ def decode(
     ]
     report = Report("decode", where, out)
     rows: list[decode_bench.Row] = []
-    for cache in caches:
+    for i, cache in enumerate(caches, 1):
         with report.console.status(str(cache)):
             found = decode_bench.measure(cache, where, *((0.01, 1) if quick else (0.3, 10)))
         rows += found
+        report.keep(rows)
         cells = [
             (r.name, tables.number(r.ms), tables.number(r.gb_per_s), f"{r.of_copy:.0%}" if r.of_copy else "n/a")
             for r in found
         ]
-        report.console.print(tables.plain_table(str(cache), ["", "ms", "GB/s", "of copy"], cells))
-        report.lines([f"{r.name}: {r.note}" for r in found if r.note])
-    report.finish(rows)
+        table = tables.plain_table(str(cache), ["", "ms", "GB/s", "of copy"], cells)
+        notes = [f"{r.name}: {r.note}" for r in found if r.note]
+        if i == len(caches):
+            report.finish(rows, table, notes)
+        else:
+            report.show(table, notes)
 
 
 def memory(
@@ -180,9 +200,8 @@ def memory(
     ]
     title = f"forward + backward, causal, one sequence, {heads} heads x {head_dim}, {rows[0].dtype}"
     columns = ["length", "statistics", "ms", "extra MiB", "extra bytes per token"]
-    report.console.print(tables.plain_table(title, columns, cells))
-    report.lines([f"length {r.length}: {r.note}" for r in rows if r.note])
-    report.finish(rows)
+    notes = [f"length {r.length}: {r.note}" for r in rows if r.note]
+    report.finish(rows, tables.plain_table(title, columns, cells), notes)
 
 
 def _head_layouts(text: str) -> list[tuple[int, int, int]]:

@@ -1,13 +1,16 @@
 """What the commands of ``reluformer bench`` share: options, their meaning, and the report."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 import typer
+from rich.table import Table
 
 from reluformer.bench import files, machine, tables
+from reluformer.data.files import DataError, check_writable
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
 Dtype = Annotated[str | None, typer.Option(help="float16, bfloat16 or float32; bfloat16 on a GPU, float32 on a CPU")]
@@ -30,10 +33,15 @@ class Report:
 
             if out.exists() and not out.is_dir():
                 raise typer.BadParameter(f"takes a folder, {out} is a file", param_hint="--out")
+            try:
+                check_writable(out)
+            except DataError as error:
+                raise typer.BadParameter(str(error), param_hint="--out") from None
 
-    def lines(self, lines: list[str]) -> None:
-        """Say what has no numbers, and why."""
-        for line in lines:
+    def show(self, table: Table, notes: Sequence[str] = ()) -> None:
+        """Print a table, and what has no numbers in it, and why."""
+        self.console.print(table)
+        for line in notes:
             self.console.print(f"  n/a  {line}", style="dim", highlight=False, markup=False)
 
     def keep(self, rows: list[Any]) -> None:
@@ -41,19 +49,25 @@ class Report:
         if self.out is not None:
             files.write_csv(self.out / f"{self.stem}.csv", [r.record() for r in rows], self.place)
 
-    def finish(self, rows: list[Any], figure: bool = True) -> None:
-        """Say where this was; write and draw all rows."""
+    def finish(self, rows: list[Any], table: Table, notes: Sequence[str] = (), figure: bool = True) -> None:
+        """Write and draw all rows, then print the last table and where this was.
+
+        Files come first, for whoever reads may have seen enough; but a disk that is full does not take the table away.
+        """
         caption = machine.one_line(self.place)
-        self.console.print(caption, style="dim", highlight=False)
+        try:
+            self.keep(rows)
+            if figure and self.out is not None:
+                from reluformer.bench import figures
+
+                getattr(figures, f"plot_{self.name}")(self.out / f"{self.stem}.png", rows, caption)
+        finally:
+            self.show(table, notes)
+            self.console.print(caption, style="dim", highlight=False)
         if self.out is None:
             self.console.print(f"Not kept; --out DIR writes CSV{' and PNG' * figure} files.", style="dim")
-            return
-        self.keep(rows)
-        if figure:
-            from reluformer.bench import figures
-
-            getattr(figures, f"plot_{self.name}")(self.out / f"{self.stem}.png", rows, caption)
-        self.console.print(f"Kept: {self.out / self.stem}.csv{', .png' * figure}", highlight=False)
+        else:
+            self.console.print(f"Kept: {self.out / self.stem}.csv{', .png' * figure}", highlight=False)
 
 
 def device_of(name: str) -> torch.device:
@@ -93,3 +107,35 @@ def numbers_of(option: str, text: str | None, default: list[int], least: int = 1
     if not all(part.strip().isdecimal() and int(part) >= least for part in parts):
         raise typer.BadParameter(f"takes integers from {least} on and commas, got {text!r}", param_hint=option)
     return [int(part) for part in parts]
+
+
+def words_of(text: str, names: Sequence[str]) -> list[str]:
+    """The words of ``--without``, in small letters; each leaves out contestants of these names, and not all of them."""
+    words = [word.strip().lower() for word in text.split(",") if word.strip()]
+    known = [name.lower() for name in names]
+    for word in words:
+        if not any(word in name for name in known):
+            raise typer.BadParameter(
+                f"takes words in the names {'; '.join(names)}, got {word!r}", param_hint="--without"
+            )
+    if all(any(word in name for word in words) for name in known):
+        raise typer.BadParameter(f"leaves nobody to measure, got {text!r}", param_hint="--without")
+    return words
+
+
+def check_width(width: int | None, head_dims: Sequence[int]) -> None:
+    """Refuse a ``--width`` that is not one of whole heads."""
+    for head_dim in head_dims:
+        if width is not None and width % head_dim:
+            raise typer.BadParameter(f"takes a multiple of the head dim {head_dim}, got {width}", param_hint="--width")
+
+
+def size_of(size: str | None, quick: bool) -> str:
+    """The preset of ``--size``, or what suits the time there is."""
+    from reluformer.models.configuration import SIZES
+
+    if size is None:
+        return "tiny" if quick else "small"
+    if size not in SIZES:
+        raise typer.BadParameter(f"takes {', '.join(SIZES)}, got {size!r}", param_hint="--size")
+    return size

@@ -31,6 +31,13 @@ STOCK = f"{MARIAN}, generate, float32"
 RIVAL = f"{CT2} int8"
 PAUSE = 0.5  # seconds, until the threads of the one before have gone to sleep
 KINDS = {"int8": "int8", "bf16": "bfloat16", "fp32": "float32"}
+PRECISIONS = {RELU: ("int8", "bf16", "fp32"), TWIN: ("int8", "fp32")}
+RIVALS = ("int8", "float32")  # CTranslate2's names
+NAMES = (
+    *(f"{name}, {KINDS[precision]}" for name, precisions in PRECISIONS.items() for precision in precisions),
+    STOCK,
+    *(f"{CT2} {kind}" for kind in RIVALS),
+)
 
 
 @dataclass(frozen=True)
@@ -104,11 +111,11 @@ class Race:
         torch.manual_seed(0)
         writers: dict[str, Writer] = {}
         for name, ours in ((RELU, model), (TWIN, twin_of(model.config))):
-            for precision in ("int8", "bf16", "fp32") if name == RELU else ("int8", "fp32"):
+            for precision in PRECISIONS[name]:
                 writers[f"{name}, {KINDS[precision]}"] = _engine(ours, precision)
         marian = stock_marian(shape)
         writers[STOCK] = _generate(marian)
-        writers |= {f"{CT2} {kind}": _ctranslate2(marian, scratch / kind, kind) for kind in ("int8", "float32")}
+        writers |= {f"{CT2} {kind}": _ctranslate2(marian, scratch / kind, kind) for kind in RIVALS}
         writers = {name: x for name, x in writers.items() if not any(word.lower() in name.lower() for word in without)}
         text = [token for sentence in encode(tokenizer, document()) for token in (*sentence, SEP_ID)]
         return cls(shape, writers, text)
