@@ -1,5 +1,6 @@
 """``reluformer demo``, with a tiny model in the box and without any."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from reluformer.cli import main
 from reluformer.demo import operator
 from reluformer.translation.translator import Translator
 from tests.demo.conftest import copy
+from tests.test_cli import ended, nobody_reads
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
@@ -68,6 +70,8 @@ def test_without_a_model_the_operator_is_shown(capsys, folder: Path, monkeypatch
         (["dance"], "WHAT: takes translation or operator, got 'dance'"),
         (["--model", "none"], "none is no folder: takes the folder of a model"),
         (["--model", "BOX", "--out", "."], "--out: takes a file, . is a folder"),
+        (["operator", "--out", "page.html"], "--out: is of the translation"),
+        (["operator", "--model", "BOX"], "--model: is of the translation"),
         (["--model", "BOX", "--out", "/proc/none/x"], "--out: cannot write /proc/none/x: No such file"),
     ],
 )
@@ -78,3 +82,19 @@ def test_wrong_arguments_are_one_line(capsys, folder: Path, box: Path, arguments
     assert words in err
     assert err.count("\n") == 1
     assert list(folder.iterdir()) == []
+
+
+def test_a_place_for_the_page_is_looked_for_before_the_work(capsys, folder: Path, box: Path, monkeypatch) -> None:
+    monkeypatch.setattr(Translator, "load", lambda *_: pytest.fail("too early"))
+    assert run(capsys, "--model", box, "--out", "/proc/none/x")[:2] == (2, "")
+    monkeypatch.setattr(pretrained, "FOLDER", folder / "none")
+    status, out, err = run(capsys, "--out", "page.html")  # which the operator does not write
+    assert (status, out) == (2, "")
+    assert "has no model in the box" in err
+
+
+def test_the_page_is_there_though_nobody_reads(folder: Path, box: Path, monkeypatch) -> None:
+    with nobody_reads() as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        assert ended("demo", "--model", str(box)) == 1
+    assert Path("reluformer-demo.html").is_file()

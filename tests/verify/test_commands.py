@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from reluformer.cli import main
+from reluformer.verify import training
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -58,6 +59,11 @@ REFUSED = {
     "radius nan": (["--train", "relu", "--radius", "nan"], "--radius: takes numbers from 0 on and commas"),
     "training radius": (["--train", "relu", "--train-radius", "-0.1"], "--train-radius: takes a number from 0 on"),
     "nothing to keep": (["tests", "--out", "somewhere"], "--out: keeps what --train makes"),
+    "ffn of nothing": (["tests", "--ffn", "relu"], "--ffn: is of what --train makes: give --train too"),
+    "radius of nothing": (["tests", "--train-radius", "0.1"], "--train-radius: is of what --train makes"),
+    "epochs of nothing": (["tests", "--epochs", "20"], "--epochs: is of what --train makes"),
+    "seed of nothing": (["tests", "--seed", "1"], "--seed: is of what --train makes"),
+    "seed too large": (["--train", "relu", "--seed", str(2**63)], "--seed"),
     "a file for a folder": (["--train", "relu", "--out", __file__], "--out: takes a folder"),
     "a folder of others": (["--train", "relu", "--out", "tests"], "--out: takes a new folder, or that of a model"),
     "nowhere to write": (["--train", "relu", "--epochs", "1", "--out", "/proc/x"], "--out: cannot write /proc/x"),
@@ -126,3 +132,12 @@ def test_a_broken_model_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path
     assert status == 2
     assert "cannot load" in err
     assert err.count("\n") == 1
+
+
+def test_a_place_for_the_model_is_looked_for_before_training(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "train_classifier", lambda *_, **__: pytest.fail("too early"))
+    status, _, err = run(capsys, "--train", "relu", "--out", "/proc/none/x")
+    assert (status, err.count("\n")) == (2, 1)
+    assert "--out: cannot write /proc/none/x: No such file" in err

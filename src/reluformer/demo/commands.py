@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from reluformer.data.documents import check_output
 from reluformer.data.files import DataError, written_file
 from reluformer.pretrained import has_model, model_or_default
 
@@ -16,7 +17,9 @@ def demo(
     what: Annotated[
         str, typer.Argument(help="translation, of a speech by a model, or operator, ReLU attention alone")
     ] = "translation",
-    out: Annotated[Path, typer.Option(help="file for the page, which needs nothing else")] = PAGE,
+    out: Annotated[
+        Path | None, typer.Option(help=f"file for the page, which needs nothing else; by default {PAGE}")
+    ] = None,
     model: Annotated[
         Path | None, typer.Option(help="folder of a model that translates English; by default the one in the box")
     ] = None,
@@ -24,8 +27,11 @@ def demo(
     """Translate a document that ships with the package, offline, and show what the memories of the model did."""
     if what not in DEMOS:
         raise typer.BadParameter(f"takes {' or '.join(DEMOS)}, got {what!r}", param_hint="WHAT")
-    if what == "translation" and (model or has_model()):
-        _translate(model, out)
+    for option, value in (("--out", out), ("--model", model)):
+        if what == "operator" and value is not None:
+            raise typer.BadParameter("is of the translation: the operator has no page and no model", param_hint=option)
+    if what == "translation" and (model or out or has_model()):
+        _translate(model, out or PAGE)
         return
     if what == "translation":
         print("This installation has no model in the box: here is the operator instead.\n")
@@ -35,8 +41,10 @@ def demo(
 
 
 def _translate(model: Path | None, out: Path) -> None:
-    if out.is_dir():
-        raise typer.BadParameter(f"takes a file, {out} is a folder", param_hint="--out")
+    try:
+        check_output(out, ())
+    except DataError as error:
+        raise typer.BadParameter(str(error), param_hint="--out") from None
     import matplotlib  # noqa: F401  # missing? Better said before the work than after
 
     from reluformer.data.tables import console
@@ -47,12 +55,14 @@ def _translate(model: Path | None, out: Path) -> None:
     screen = console()
     try:
         found = Demonstration.of(model_or_default(model))
-        screen.print(side_by_side(found))
-        screen.print(summary(found), highlight=False)
-        with written_file(out) as file:
-            file.write(page(found).encode())
     except DataError as error:
         raise typer.BadParameter(" ".join(str(error).split())) from None
+    try:  # the page comes first, for whoever reads the rest may have seen enough
+        with written_file(out) as file:
+            file.write(page(found).encode())
     except OSError as error:
         raise typer.BadParameter(f"cannot write {out}: {error.strerror or error}", param_hint="--out") from None
+    finally:
+        screen.print(side_by_side(found))
+        screen.print(summary(found), highlight=False)
     screen.print(goodbye(out), highlight=False, soft_wrap=True)

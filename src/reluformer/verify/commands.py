@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 import typer
 
-from reluformer.data.files import written_folder
+from reluformer.data.files import DataError, check_writable, written_folder
 from reluformer.verify.images import DIGITS, Images, read_images, split
 from reluformer.verify.kinds import KINDS
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # which need transformers, and that takes seconds to import
 
 
 def verify(
+    context: typer.Context,
     models: Annotated[list[str] | None, typer.Argument(help="folders of classifiers that --train made")] = None,
     data: Annotated[str, typer.Option(help="digits, or a .npz file with pixels and labels")] = DIGITS,
     radius: Annotated[
@@ -30,7 +31,7 @@ def verify(
     ffn: Annotated[str, typer.Option(help=f"what the FFN of that one is: {', '.join(KINDS)}")] = "relu",
     train_radius: Annotated[float, typer.Option(help="of certified training; 0 for plain training")] = 0.0,
     epochs: Annotated[int, typer.Option(min=1, help="of training")] = 20,
-    seed: Annotated[int, typer.Option(help="of training")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="of training")] = 0,
     out: Annotated[Path | None, typer.Option(help="folder for the trained classifier")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the certificates as JSON, and nothing else")] = False,
 ) -> None:
@@ -40,6 +41,11 @@ def verify(
     reluformer verify runs/relu runs/softmax --radius 0.01,0.02
     """
     radii = _radii(radius)
+    for name in ("ffn", "train_radius", "epochs", "seed"):
+        given = getattr(context.get_parameter_source(name), "name", "DEFAULT") != "DEFAULT"
+        if given and train is None:
+            option = f"--{name.replace('_', '-')}"
+            raise typer.BadParameter("is of what --train makes: give --train too", param_hint=option)
     _check_training(models, train, ffn, train_radius, out)
     try:
         for_training, for_test = split(read_images(data))
@@ -107,6 +113,11 @@ def _check_training(models: list[str] | None, train: str | None, ffn: str, radiu
         raise typer.BadParameter(
             f"takes a new folder, or that of a model to replace: {out} holds others", param_hint="--out"
         )
+    if out is not None:
+        try:
+            check_writable(out)
+        except DataError as error:
+            raise typer.BadParameter(str(error), param_hint="--out") from None
 
 
 def _load(name: str) -> "RowClassifier":
