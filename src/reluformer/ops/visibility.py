@@ -64,8 +64,10 @@ def count_visible(
         if key_mask is not None:
             visible = visible & key_mask[:, None, None, :]
         return visible.sum(-1, dtype=torch.float32)
-    if band.full and key_mask is None:
-        return torch.full((1, 1, n), m, dtype=torch.float32, device=device)
+    if band.full:
+        if key_mask is None:
+            return torch.full((1, 1, n), m, dtype=torch.float32, device=device)
+        return key_mask.sum(-1, dtype=torch.float32)[:, None, None].expand(-1, 1, n).contiguous()
     start, stop = row_limits(band, n, m, device)
     if key_mask is None:
         return (stop - start).to(torch.float32)[None, None]
