@@ -74,5 +74,7 @@ def test_sentences_can_be_counted(sentences: list[list[int]]) -> None:
 def test_refuses() -> None:
     with pytest.raises(DataError, match="takes 0 or more tokens, got -1"):
         packed([1], [1], [0, 1], -1)
+    with pytest.raises(DataError, match="takes 2147483647 tokens at most, got 99999999999"):
+        packed([1], [1], [0, 1], 99999999999)
     with pytest.raises(DataError, match="overlong takes cut or drop, got 'keep'"):
         packed([1], [1], [0, 1], 5, "keep")  # type: ignore[arg-type]

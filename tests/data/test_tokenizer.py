@@ -65,4 +65,6 @@ train_tokenizer({TEXTS!r}, 300).save_pretrained({str(tmp_path)!r})
 def test_bytes_must_fit() -> None:
     with pytest.raises(DataError, match=r"takes 261 tokens or more .*, got 260"):
         train_tokenizer(TEXTS, 260)
+    with pytest.raises(DataError, match=r"takes .* at most 4194304, got 10000000000"):
+        train_tokenizer(TEXTS, 10**10)  # for which there is no memory
     assert len(train_tokenizer([], 1000)) == 261

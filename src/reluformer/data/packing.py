@@ -18,6 +18,7 @@ Overlong = Literal["cut", "drop"]
 
 # A chunk: number of its first sentence, how many, and tokens on either side, the last </s> included.
 CHUNK = np.dtype([("first", "<i8"), ("sentences", "<i4"), ("source", "<i4"), ("target", "<i4")])
+LONGEST = int(np.iinfo(CHUNK["source"]).max)
 
 
 def pack(
@@ -38,9 +39,11 @@ def pack(
     """
     if length < 0:
         raise DataError(f"a length takes 0 or more tokens, got {length}")
+    if length > LONGEST:
+        raise DataError(f"a length takes {LONGEST} tokens at most, got {length}")
     if overlong not in ("cut", "drop"):
         raise DataError(f"overlong takes cut or drop, got {overlong!r}")
-    longest = length if length > 1 else np.iinfo(np.int32).max
+    longest = length if length > 1 else LONGEST
     costs = np.maximum(np.diff(source), np.diff(target))
     too_long = costs > longest
     spans = list(_spans(source, target, documents, longest)) if length > 1 else [(i, 1) for i in range(len(costs))]

@@ -22,9 +22,9 @@ from reluformer.data.dataset import FORMAT, MANIFEST, TOKENIZER, damaged_files
 from reluformer.data.documents import Languages, read_documents
 from reluformer.data.files import DataError, hash_of, hash_of_file, read_json, write_json, written_folder
 from reluformer.data.inputs import CleanText, content_of, seen_in
-from reluformer.data.packing import Overlong
+from reluformer.data.packing import LONGEST, Overlong
 from reluformer.data.shards import BatchEncoder, is_whole, line_batches, pack_shard, token_type, write_shard
-from reluformer.data.tokenizer import SMALLEST, train_tokenizer
+from reluformer.data.tokenizer import check_size, train_tokenizer
 from reluformer.data.workers import OrderedMap, workers
 
 KNOWN = "inputs.json"
@@ -65,10 +65,10 @@ class Plan:
             raise DataError("takes at least one input")
         if twice is not None:
             raise DataError(f"{twice} is given twice")
-        if self.vocab < SMALLEST:
-            raise DataError(f"vocab takes {SMALLEST} tokens or more (special ones and bytes), got {self.vocab}")
-        if not self.lengths or min(self.lengths) < 0 or len(set(self.lengths)) < len(self.lengths):
-            raise DataError(f"lengths takes different numbers of tokens, 0 or more, got {list(self.lengths)}")
+        check_size("vocab", self.vocab)
+        lengths = set(self.lengths)
+        if not lengths or not 0 <= min(lengths) <= max(lengths) <= LONGEST or len(lengths) < len(self.lengths):
+            raise DataError(f"lengths takes different numbers of tokens, 0 to {LONGEST}, got {list(self.lengths)}")
         if self.sample < 1:
             raise DataError(f"sample takes 1 byte or more, got {self.sample}")
 
@@ -149,7 +149,7 @@ class _Run:
         """Sentences of both languages from documents all over the corpus."""
         paths = [self.texts[item].lines for item in self.plan.inputs]
         total = sum(path.stat().st_size for path in paths)
-        limit = min(1.0, self.plan.sample / total) * 2.0**64
+        limit = min(self.plan.sample, total) / total * 2.0**64
         done = 0
         for item, path in zip(self.plan.inputs, paths, strict=True):
             with path.open("rb") as file:

@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 PAD, BOS, EOS, UNK, SEP = SPECIALS = ("<pad>", "<s>", "</s>", "<unk>", "<sep>")
 PAD_ID, BOS_ID, EOS_ID, UNK_ID, SEP_ID = range(len(SPECIALS))
 SMALLEST = len(SPECIALS) + 256  # with every byte, and not one merge
+LARGEST = 1 << 22  # there is room for all of them before the first is found
 LONGEST_TOKEN = 32  # characters: a row of dashes is no word
+
+
+def check_size(name: str, size: int) -> None:
+    """Refuse a vocabulary that cannot be."""
+    if not SMALLEST <= size <= LARGEST:
+        takes = f"{SMALLEST} tokens or more (special ones and bytes), at most {LARGEST}"
+        raise DataError(f"{name} takes {takes}, got {size}")
 
 
 def train_tokenizer(texts: Iterable[str], size: int) -> "PreTrainedTokenizerFast":
@@ -30,8 +38,7 @@ def train_tokenizer(texts: Iterable[str], size: int) -> "PreTrainedTokenizerFast
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
-    if size < SMALLEST:
-        raise DataError(f"a vocabulary takes {SMALLEST} tokens or more (special ones and bytes), got {size}")
+    check_size("a vocabulary", size)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
