@@ -4,7 +4,7 @@ import torch
 from reluformer import relu_attention
 from reluformer.memory import Attention, MemorySettings
 from reluformer.memory.activations import ACTIVATIONS
-from reluformer.memory.settings import SOFTMAX_ATTENTION
+from reluformer.memory.settings import POWER_ATTENTION, SOFTMAX_ATTENTION
 
 
 def heads_of(x, heads):
@@ -243,3 +243,30 @@ def test_a_context_of_another_batch_is_refused(batch):
 def test_heads_there_must_be(heads, key_heads, what):
     with pytest.raises(ValueError, match=what):
         Attention(32, heads, MemorySettings(), key_heads=key_heads)
+
+
+@pytest.mark.parametrize("lengths", [(0, 5, 7), (2, 0, 7), (2, 5, 0), (0, 1, 3), (0, 0, 0)], ids=str)
+@pytest.mark.parametrize("graded", [False, True])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *(MemorySettings(name) for name in ("relu", "softmax", "sigmoid", "sparsemax")),
+        MemorySettings(norm="rms", slots=2, query_key_norm=True),
+        POWER_ATTENTION,
+    ],
+    ids=lambda x: f"{x.activation}, {x.norm}",
+)
+def test_nothing_in_is_nothing_out(settings, graded, lengths):
+    if settings.activation == "sparsemax":
+        pytest.importorskip("entmax")
+    b, n, m = lengths
+    x, context = torch.randn(b, n, 32), torch.randn(b, m, 32)
+    seen = torch.ones(b, m, dtype=torch.bool)
+    module = Attention(32, 4, settings, key_heads=2)
+    with torch.set_grad_enabled(graded):
+        for options in ({}, {"key_mask": seen}, {"return_stats": True}):
+            out, stats = module(x, context, **options)
+            assert out.shape == (b, n, 32)
+            assert out.isfinite().all()
+            assert stats is None or stats.mass.shape == (b, 4, n)
+        assert module(x)[0].shape == (b, n, 32)

@@ -1,4 +1,8 @@
+import json
+
+import numpy as np
 import pytest
+import yaml
 
 from reluformer.memory import MemorySettings
 from reluformer.memory.activations import ACTIVATIONS
@@ -8,6 +12,16 @@ from reluformer.memory.activations import ACTIVATIONS
 def test_survive_a_configuration(activation):
     settings = MemorySettings(activation, alpha=1.0, bias=-0.5, slots=3)
     assert MemorySettings.of("cross", settings.to_dict()) == settings
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64, np.int64])
+def test_numbers_of_numpy_become_plain_ones(kind):
+    numbers = {name: kind(1) for name in ("alpha", "bias", "temperature", "forget")}
+    values = MemorySettings("softmax", **numbers).to_dict()
+    assert json.loads(json.dumps(values)) == values
+    assert yaml.safe_load(yaml.safe_dump(values)) == values
+    assert {values[name] for name in numbers} == {1.0}
+    assert str(MemorySettings(alpha=0).to_dict()["alpha"]) == "0"  # a plain one stays as it is
 
 
 def test_those_of_an_earlier_version_have_none_of_the_later_parts():

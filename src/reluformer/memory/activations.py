@@ -46,6 +46,8 @@ def weigh(scores: Tensor, activation: str, count: Tensor | float, visible: Tenso
 
 
 def _normalise(scores: Tensor, activation: str, visible: Tensor | None) -> Tensor:
+    if scores.shape[-1] == 0:
+        return scores
     if visible is not None:
         # A finite floor: sparse normalisers add up sorted scores, and a row that sees nothing must not become NaN.
         floor = -1e4 if scores.dtype == torch.float16 else -1e9

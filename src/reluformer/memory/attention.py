@@ -119,11 +119,10 @@ class Attention(nn.Module):
         """
         call = self._call(x, context, key_mask, attn_mask, limit, rotate, store, carry)
         queries, keys = call["q"].shape[0], call["k"].shape[0]
-        if queries != keys and (store is None or queries % keys):
+        if queries != keys and (store is None or not keys or queries % keys):
             raise ValueError(f"context must have as many sequences as x, {queries}, got {keys}")
-        shared = queries // keys
-        if shared > 1:
-            out, stats = self._look_up_shared(call, shared), None
+        if queries != keys:
+            out, stats = self._look_up_shared(call, queries // keys), None
         else:
             out, stats = self._look_up(call, return_stats=return_stats, stats_batch=stats_batch)
         out = out.transpose(1, 2).flatten(2)  # (B, N, width)
@@ -223,7 +222,8 @@ class Attention(nn.Module):
         return first, second
 
     def _split(self, x: Tensor, norm: nn.Module | None = None) -> Tensor:
-        x = x.view(*x.shape[:-1], -1, self.head_dim).transpose(1, 2)  # (B, N, H * D) -> (B, H, N, D)
+        x = x.view(*x.shape[:-1], x.shape[-1] // self.head_dim, self.head_dim)  # (B, N, H, D)
+        x = x.transpose(1, 2)  # (B, H, N, D)
         return x if norm is None else norm(x)
 
     @torch.no_grad()

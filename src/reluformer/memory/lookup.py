@@ -65,6 +65,8 @@ def lookup(
         and not return_stats
         and not torch.is_grad_enabled()
         and (n == 1 or (n <= FEW and not causal))
+        and q.numel() > 0
+        and k.numel() > 0
     )
     if q.dtype == torch.float16 and FUSED.get(settings.activation, 1) > _most_in_half(settings, few_rows):
         gamma, bias, log_forget = (None if x is None else x.float() for x in (gamma, bias, log_forget))

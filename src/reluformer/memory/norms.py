@@ -39,7 +39,7 @@ class HeadRMSNorm(nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Norm the heads that lie side by side in the last dimension."""
-        heads = x.view(*x.shape[:-1], self.heads, -1)
+        heads = x.view(*x.shape[:-1], self.heads, x.shape[-1] // self.heads)
         return F.rms_norm(heads, heads.shape[-1:], None, self.eps).flatten(-2) * self.weight
 
 

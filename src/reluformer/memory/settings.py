@@ -72,6 +72,10 @@ class MemorySettings:
                 raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if isinstance(self.slots, bool) or not isinstance(self.slots, int) or self.slots < 0:
             raise ValueError(f"slots must be an int >= 0, got {self.slots!r}")
+        for name in ("alpha", "temperature", "bias", "forget"):
+            value = getattr(self, name)
+            if value is not None and type(value) not in (int, float):  # one of NumPy's, say, which no file can hold
+                object.__setattr__(self, name, float(value))
         if self.slots and self.forget is not None:
             raise ValueError(f"forget must be None beside slots, which are no tokens to fade, got {self.forget!r}")
         if self.centred and self.activation in NORMALISED:
