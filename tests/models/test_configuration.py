@@ -54,6 +54,8 @@ def test_the_small_preset_is_the_paper_s_size():
             r"position_shift must be 0 unless .* sinusoidal, got 5",
         ),
         ({"vocab_size": 0}, r"vocab_size must be an int >= 1, got 0"),
+        ({"use_cache": "x"}, r"use_cache must be True or False, got 'x'"),
+        ({"tie_word_embeddings": 1}, r"tie_word_embeddings must be True or False, got 1"),
         ({"encoder_layers": -1}, r"encoder_layers must be an int >= 0, got -1"),
         ({"d_model": 24, "positions": "rotary"}, r"positions 'rotary' needs an even head dimension, got 3"),
     ],
@@ -66,3 +68,5 @@ def test_errors_name_the_field(fields, message):
 def test_unknown_presets_are_refused():
     with pytest.raises(ValueError, match=r"preset must be one of transformer-tiny, .*, got 'reluformer-huge'"):
         ReLUFormerConfig.preset("reluformer-huge")
+    with pytest.raises(ValueError, match=r"preset must be one of transformer-tiny, .*, got 3"):
+        ReLUFormerConfig.preset(3)

@@ -240,6 +240,13 @@ def test_hidden_states_of_all_layers():
     torch.testing.assert_close(out.encoder_hidden_states[-1], out.encoder_last_hidden_state)
 
 
+def test_the_encoder_alone_gives_the_hidden_states_that_its_configuration_asks_for():
+    model, inputs = make(output_hidden_states=True), batch()
+    assert len(model.get_encoder()(**inputs).hidden_states) == 3
+    assert model.get_encoder()(**inputs, output_hidden_states=False).hidden_states is None
+    assert make().get_encoder()(**inputs).hidden_states is None
+
+
 def test_too_long_for_learned_positions():
     model = make(positions="learned", max_position_embeddings=4)
     with pytest.raises(ValueError, match="longer than the 4 positions that were learned"):

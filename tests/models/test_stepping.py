@@ -102,6 +102,26 @@ def test_a_cache_can_be_looked_at_and_gone_on_with():
         cache.crop(1)
 
 
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_a_cache_that_was_reset_begins_again(is_recorded, recorded):
+    model = make()
+    cache = StepCache(model.config.decoder_layers, is_recorded, padded=True)
+    for rows in (3, 2):  # of another batch
+        source = {name: x[:rows] for name, x in batch().items()}
+        ids = source["input_ids"][:, :4]
+        read = model.get_encoder()(**source)
+        whole = model(**source, decoder_input_ids=ids, use_cache=False).logits
+        with torch.no_grad():
+            for i in range(4):
+                step = {"decoder_input_ids": ids[:, i : i + 1], "encoder_outputs": read, "past_key_values": cache}
+                found = model(attention_mask=source["attention_mask"], **step).logits
+                torch.testing.assert_close(found, whole[:, i : i + 1], atol=1e-4, rtol=1e-4)
+        assert cache.get_seq_length() == 4
+        cache.reset()
+        assert cache.get_seq_length() == 0
+        assert cache.self_attention_cache.layers[0].keys is None
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
 @pytest.mark.parametrize("options", BEAMS, ids=str)

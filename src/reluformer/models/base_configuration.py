@@ -62,6 +62,9 @@ class MemoryConfig(PreTrainedConfig):
         for name in ("d_model", "heads", "key_heads"):
             at_least(name, getattr(self, name), 1)
         one_of("norm_order", self.norm_order, NORM_ORDERS)
+        for name in ("tie_word_embeddings", "use_cache"):
+            if not isinstance(getattr(self, name, True), bool):
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
         for name in ("dropout", "memory_dropout"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
@@ -96,7 +99,7 @@ class MemoryConfig(PreTrainedConfig):
         Two presets of one size differ in the memories of their attention alone. Changes are fields of the
         configuration; those of a site may be given in part: ``preset("reluformer-tiny", ffn={"slots": 64})``.
         """
-        family, _, size = name.rpartition("-")
+        family, _, size = str(name).rpartition("-")
         if family not in cls.families or size not in cls.sizes:
             known = ", ".join(f"{f}-{s}" for f in cls.families for s in cls.sizes)
             raise ValueError(f"preset must be one of {known}, got {name!r}")

@@ -74,6 +74,8 @@ class Encoder(_Side):
         **_: Any,
     ) -> _EncoderOutput:
         """Read the tokens ``(B, N)``; padding is 0 in the mask."""
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
         mask = self._needed(attention_mask, input_ids, inputs_embeds)
         x, rotate = self._enter(input_ids, inputs_embeds, mask, shift=shift)
         x, seen, cost = encode(self.layers, x, self._regulariser, self.cost_of, mask, rotate)

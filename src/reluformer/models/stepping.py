@@ -69,6 +69,11 @@ class _Store:
             self.seen += 0 if self.recording else n
         return kept[0], kept[1]
 
+    def reset(self) -> None:
+        """Begin again, with whatever batch comes."""
+        self.tensor = self.spare = None
+        self.seen = 0
+
     def used(self) -> Tensor | None:
         """What has been written."""
         return None if self.tensor is None else self.tensor[..., : self.seen, :]
@@ -114,6 +119,10 @@ class StoredLayer(DynamicLayer):
         """How many tokens there are: on the device while a step is recorded, since that goes on counting."""
         return self.store.position if self.store.recording else self.store.seen
 
+    def reset(self) -> None:
+        """Forget all tokens of all layers."""
+        self.store.reset()
+
     def crop(self, *_: Any, **__: Any) -> None:
         """Nothing takes tokens back in the ways of decoding that use this cache."""
         raise NotImplementedError("a StepCache cannot be cropped: give generate() a DynamicCache")
@@ -148,6 +157,11 @@ class StepCache(EncoderDecoderCache):
         own.layers = [StoredLayer(self.store, index) for index in range(layers)]
         super().__init__(own, DynamicCache())
         self._graph: Any = None
+
+    def reset(self) -> None:
+        """Forget everything; what was recorded had the addresses of what is gone."""
+        super().reset()
+        self._graph = None
 
     def can_step(self, ids: Tensor | None, options: dict[str, Any]) -> bool:
         """Whether a call of the model asks for one token more and nothing else, which can be recorded."""
