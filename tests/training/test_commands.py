@@ -46,6 +46,12 @@ def test_train_and_again(capsys: pytest.CaptureFixture[str], data: Path, tmp_pat
     [
         (["optimizer.lr=1"], "recipe.yaml: optimizer is not known; did you mean optimiser?"),
         (["model.dmodel=1"], "model.dmodel is not known; did you mean model.d_model?"),
+        (["model.preset=3"], "model.preset must be one of transformer-tiny"),
+        (["model.vocab_size=abc"], "model.vocab_size must be an int >= 1, got 'abc'"),
+        (
+            ["model.positions=learned", "model.max_position_embeddings=9"],
+            "model.max_position_embeddings must be at least ",
+        ),
         (["data=nowhere"], "nowhere is no folder of reluformer data prepare"),
         (["stages.0.length=7"], "is packed to the lengths 0, 60, got 7"),
         (["checkpoints.average=3"], "checkpoints.average must be at most checkpoints.keep = 2, got 3"),

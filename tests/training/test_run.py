@@ -22,7 +22,7 @@ from reluformer.data.documents import Languages
 from reluformer.data.prepare import Plan, prepare
 from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
 from reluformer.training.errors import TrainingError
-from reluformer.training.recipe import Checkpoints, Recipe, read_recipe
+from reluformer.training.recipe import Checkpoints, Recipe, Stage, read_recipe
 from reluformer.training.run import compile_layers, model_config, train
 from reluformer.training.trainer import TranslationTrainer
 from tests.data.corpus import write_corpus
@@ -271,7 +271,13 @@ def test_the_twin_has_no_gamma(whole: Recipe, tmp_path: Path) -> None:
     ("change", "words"),
     [
         ({"presett": "x"}, r"model\.presett is not known; did you mean model\.preset\?"),
-        ({"vocab_size": 7}, r"model\.vocab_size must be at least 300"),
+        ({"vocab_size": 7}, r"model\.vocab_size must be at least 300, as in .*, got 7"),
+        ({"vocab_size": "abc"}, r"model\.vocab_size must be an int >= 1, got 'abc'"),
+        ({"preset": 3}, r"model\.preset must be one of .*, got 3"),
+        ({"use_cache": "x"}, r"model\.use_cache must be True or False, got 'x'"),
+        ({"pad_token_id": 1}, r"model\.pad_token_id must be 0, as in .*, got 1"),
+        ({"eos_token_id": 7}, r"model\.eos_token_id must be 2, as in .*, got 7"),
+        ({"decoder_start_token_id": None}, r"model\.decoder_start_token_id must be 1, as in .*, got None"),
         ({"preset": "reluformer-huge"}, r"model\.preset must be one of .*, got 'reluformer-huge'"),
         ({"heads": 5}, r"model\.heads must divide d_model = 32, got 5"),
         ({"cross": {"alfa": 1}}, r"model\..*alfa"),
@@ -332,3 +338,13 @@ def test_data_without_examples_are_refused_at_once(tmp_path: Path) -> None:
     prepare(plan, tmp_path / "data", 1)
     with pytest.raises(TrainingError, match="has no example of length 0 in valid"):
         train(small_recipe(tmp_path / "data", tmp_path / "run"))
+
+
+def test_learned_positions_must_be_enough_for_the_data(data: Path, tmp_path: Path) -> None:
+    recipe = small_recipe(data, tmp_path / "run", stages=(Stage(60, 1),), checkpoints=Checkpoints(1, 1, 1))
+    few, enough = ({**MODEL, "positions": "learned", "max_position_embeddings": count} for count in (59, 60))
+    words = r"model\.max_position_embeddings must be at least 60, .* of length 60 in train has, got 59"
+    with pytest.raises(TrainingError, match=words):
+        train(replace(recipe, model=few))
+    assert not (tmp_path / "run").exists()
+    assert train(replace(recipe, model=enough)).step == 1

@@ -32,9 +32,12 @@ class Collator:
             "labels": labels,
         }
 
+    def padded(self, length: int) -> int:
+        """How long a batch is whose longest example has that length."""
+        return -(-length // self.multiple) * self.multiple
+
     def _padded(self, rows: Sequence[Sequence[int]], value: int) -> Tensor:
-        longest = -(-max(map(len, rows)) // self.multiple) * self.multiple
-        padded = torch.full((len(rows), longest), value)
+        padded = torch.full((len(rows), self.padded(max(map(len, rows)))), value)
         for i, row in enumerate(rows):
             padded[i, : len(row)] = torch.tensor(row)
         return padded

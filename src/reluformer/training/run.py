@@ -15,6 +15,7 @@ from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.utils import logging
 
 from reluformer.data.dataset import PackedDataset, load_tokenizer, read_manifest
+from reluformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from reluformer.memory.calibration import calibrate
 from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
 from reluformer.models.loss import IGNORED
@@ -25,6 +26,7 @@ from reluformer.training.checkpoints import CheckpointFolder, check_readable
 from reluformer.training.collate import Collator
 from reluformer.training.errors import TrainingError
 from reluformer.training.identity import claim
+from reluformer.training.loading import longer_sides
 from reluformer.training.progress import ProgressBar
 from reluformer.training.recipe import Recipe
 from reluformer.training.trainer import TranslationTrainer, evaluations_of, is_over
@@ -32,6 +34,9 @@ from reluformer.training.validation import Validation
 
 KINDS = 64  # of models that one process compiles
 MULTIPLE = 8  # of lengths and of the vocabulary: tensor cores take no less
+TOKENS = {  # which prepared data have in these places
+    "pad_token_id": PAD_ID, "bos_token_id": BOS_ID, "eos_token_id": EOS_ID, "decoder_start_token_id": BOS_ID,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,14 +64,21 @@ def train(recipe: Recipe, callbacks: Sequence[TrainerCallback] = ()) -> Outcome:
     validates = "valid" in manifest["splits"]
     if not validates and (recipe.checkpoints.patience or recipe.checkpoints.metric != "loss"):
         raise TrainingError(f"checkpoints.patience and checkpoints.metric need validation data: {recipe.data} has none")
-    stages = [PackedDataset(recipe.data, "train", stage.length) for stage in recipe.stages]
-    for examples in (*stages, *(PackedDataset(recipe.data, "valid", x.length) for x in recipe.stages if validates)):
-        if not len(examples):
-            raise TrainingError(f"{recipe.data} has no example of length {examples.length} in {examples.split}")
     config = model_config(recipe, manifest["vocabulary"])
     out = Path(recipe.out)
     checkpoints = CheckpointFolder(out / "checkpoints")
     arguments = training_arguments(recipe, eval_strategy="steps" if validates else "no")
+    collator = Collator(MULTIPLE if arguments.device.type == "cuda" else 1)
+    stages = [PackedDataset(recipe.data, "train", stage.length) for stage in recipe.stages]
+    for examples in (*stages, *(PackedDataset(recipe.data, "valid", x.length) for x in recipe.stages if validates)):
+        if not len(examples):
+            raise TrainingError(f"{recipe.data} has no example of length {examples.length} in {examples.split}")
+        longest = collator.padded(int(longer_sides(examples).max()))
+        if config.positions == "learned" and longest > config.max_position_embeddings:
+            raise TrainingError(
+                f"model.max_position_embeddings must be at least {longest}, as many as the longest example of length "
+                f"{examples.length} in {examples.split} has, got {config.max_position_embeddings}"
+            )
     process = PartialState()
     with process.main_process_first():
         claim(recipe, manifest["key"], arguments.world_size, write=process.is_main_process)
@@ -92,7 +104,7 @@ def train(recipe: Recipe, callbacks: Sequence[TrainerCallback] = ()) -> Outcome:
         Validation(recipe, tokenizer) if validates else None,
         state.global_step,
         eval_dataset=PackedDataset(recipe.data, "valid", recipe.stages[-1].length) if validates else None,
-        data_collator=Collator(MULTIPLE if arguments.device.type == "cuda" else 1),
+        data_collator=collator,
         processing_class=tokenizer,
     )
     if not is_over(recipe, state):
@@ -118,14 +130,20 @@ def model_config(recipe: Recipe, vocabulary: int) -> ReLUFormerConfig:
             hint = f"did you mean model.{near[0]}?" if near else f"there are {', '.join(known)}"
             raise TrainingError(f"model.{name} is not known; {hint}")
     settings = {"vocab_size": -(-vocabulary // MULTIPLE) * MULTIPLE, **recipe.model}
-    if settings["vocab_size"] < vocabulary:
-        raise TrainingError(f"model.vocab_size must be at least {vocabulary}, as in {recipe.data}")
+    for name, token in TOKENS.items():
+        if settings.get(name, token) != token:
+            raise TrainingError(f"model.{name} must be {token}, as in {recipe.data}, got {settings[name]!r}")
     preset = settings.pop("preset", None)
     settings["trained_length"] = recipe.stages[-1].length  # which tells a translator how long its windows may be
     try:
-        return ReLUFormerConfig(**settings) if preset is None else ReLUFormerConfig.preset(preset, **settings)
+        config = ReLUFormerConfig(**settings) if preset is None else ReLUFormerConfig.preset(preset, **settings)
     except (ValueError, TypeError) as error:
         raise TrainingError(f"model.{' '.join(str(error).split())}") from None
+    if config.vocab_size < vocabulary:
+        raise TrainingError(
+            f"model.vocab_size must be at least {vocabulary}, as in {recipe.data}, got {config.vocab_size}"
+        )
+    return config
 
 
 def compile_layers(model: Any, **options: Any) -> None:
