@@ -4,15 +4,11 @@ import itertools
 import json
 from typing import Any
 
+import assembling
 import torch
-import triton
-from assembling import assemble
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
 
 from reluformer.ops.triton import tiles
 from reluformer.ops.triton.backward import key_kernel
-from reluformer.ops.triton.common import LENGTHS
 from reluformer.ops.triton.forward import forward_kernel
 
 LENGTH = 16384
@@ -50,20 +46,10 @@ def compile_kernel(which: str, d: int, forget: bool, stats: bool) -> dict[str, A
         constants["c"] = None
     if stats or not forget:  # every weight fades by itself, or none does
         constants |= {"faded_v_desc": None, "faded_dout_desc": None}
-    names = kernel.arg_names
-    constants = {name: value for name, value in constants.items() if name in names}
-    signature = {name: "constexpr" if name in constants else argument_type(name, tile, d) for name in names}
-    known = [i for i, name in enumerate(names) if signature[name][:1] in "*i" and name not in LENGTHS]
-    source = ASTSource(
-        kernel,
-        signature,
-        {(names.index(name),): value for name, value in constants.items()},
-        {(i,): [["tt.divisibility", 16]] for i in known},
+    made = assembling.compile_kernel(
+        kernel, constants, lambda name: argument_type(name, tile, d), tile.warps, tile.stages
     )
-    made = triton.compile(
-        source, target=GPUTarget("cuda", 90, 32), options={"num_warps": tile.warps, "num_stages": tile.stages}
-    )
-    return {"kernel": which, "d": d, "forget": forget, "stats": stats} | assemble(made)
+    return {"kernel": which, "d": d, "forget": forget, "stats": stats} | made
 
 
 if __name__ == "__main__":

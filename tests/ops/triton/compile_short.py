@@ -4,12 +4,8 @@ import itertools
 import json
 from typing import Any
 
-import triton
-from assembling import assemble
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+import assembling
 
-from reluformer.ops.triton.common import LENGTHS
 from reluformer.ops.triton.short import short_backward_kernel, short_forward_kernel
 
 KERNELS = {"forward": short_forward_kernel, "backward": short_backward_kernel}
@@ -30,26 +26,14 @@ def argument_type(name: str) -> str:
 
 
 def compile_kernel(which: str, block: int, d: int, stats: bool, masked: bool) -> dict[str, Any]:
-    kernel = KERNELS[which]
-    names = kernel.arg_names
     constants: dict[str, Any] = {
         "BLOCK": block, "BLOCK_D": d, "LEFT": False, "RIGHT": True, "KEY_MASK": masked, "GAMMA": not masked,
         "BIAS": masked, "POWER": 8 if masked else 1, "STATS": stats, "FACTOR": False, "DMASS": stats,
         "DENTROPY": stats, "DGAMMA": not masked, "DBIAS": masked, "PRECISION": "tf32", "groups": 1,
         **dict.fromkeys(("gamma",) if masked else ("bias", "key_mask", "count")),
     }  # fmt: skip
-    constants = {name: value for name, value in constants.items() if name in names}
-    signature = {name: "constexpr" if name in constants else argument_type(name) for name in names}
-    known = [i for i, name in enumerate(names) if signature[name][:1] in "*i" and name not in LENGTHS]
-    source = ASTSource(
-        kernel,
-        signature,
-        {(names.index(name),): value for name, value in constants.items()},
-        {(i,): [["tt.divisibility", 16]] for i in known},
-    )
-    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4, "num_stages": 1})
-    about = {"kernel": which, "block": block, "d": d, "stats": stats, "masked": masked}
-    return about | assemble(made)
+    made = assembling.compile_kernel(KERNELS[which], constants, argument_type, 4, 1)
+    return {"kernel": which, "block": block, "d": d, "stats": stats, "masked": masked} | made
 
 
 if __name__ == "__main__":
