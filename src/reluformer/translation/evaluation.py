@@ -1,6 +1,7 @@
 """Documents with references, translated or read, and scored."""
 
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -14,7 +15,7 @@ from reluformer.data.lines import MARK
 def read_references(data: Sequence[str], languages: Languages, limit: int | None = None) -> list[Document]:
     """The documents of some inputs, the first so many of them."""
     documents = (document for item in data for document in read_documents(item, languages))
-    found = list(islice(documents, limit))
+    found = list(islice(documents, None if limit is None else min(limit, sys.maxsize)))
     if not any(document.source for document in found):
         raise DataError(f"{', '.join(data)}: no sentence to translate")
     return found
