@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import (
     AttentionInterface,
@@ -13,6 +14,8 @@ from transformers import (
     DistilBertConfig,
     DistilBertModel,
     T5EncoderModel,
+    Trainer,
+    TrainingArguments,
 )
 
 from reluformer.integration import AttentionMemory, attention_sites, convert
@@ -121,6 +124,14 @@ def test_gradients_reach_gamma_and_the_projections(family):
     for memory in memories(model):
         assert memory.gamma.log_gamma.grad.abs().min() > 0
     assert all(x.grad is None or x.grad.isfinite().all() for x in model.parameters())
+
+
+def test_labels_that_a_trainer_smooths_are_those_of_the_tokens_that_follow(tmp_path):
+    arguments = TrainingArguments(str(tmp_path), use_cpu=True, report_to=[], label_smoothing_factor=0.1)
+    model, ids = convert(stock("llama")), tokens(9, 9)["input_ids"]
+    loss = Trainer(model, arguments).compute_loss(model, {"input_ids": ids, "labels": ids})
+    expected = F.cross_entropy(model(ids).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), label_smoothing=0.1)
+    torch.testing.assert_close(loss, expected)
 
 
 def test_attention_dropout_is_not_applied():

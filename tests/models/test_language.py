@@ -5,7 +5,8 @@ import sys
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, DynamicCache
+import torch.nn.functional as F
+from transformers import AutoModelForCausalLM, DynamicCache, Trainer, TrainingArguments
 
 from reluformer.memory import calibrate
 from reluformer.memory.activations import ACTIVATIONS, NORMALISED
@@ -251,6 +252,14 @@ class TestSaving:
         model.resize_token_embeddings(VOCAB + 3)
         assert model(**inputs).logits.shape[-1] == VOCAB + 3
         assert model.lm_head.weight is model.model.embed_tokens.weight
+
+
+def test_labels_that_a_trainer_smooths_are_those_of_the_tokens_that_follow(tmp_path):
+    arguments = TrainingArguments(str(tmp_path), use_cpu=True, report_to=[], label_smoothing_factor=0.1)
+    model, ids = make(), batch()["input_ids"]
+    loss = Trainer(model, arguments).compute_loss(model, {"input_ids": ids, "labels": ids})
+    expected = F.cross_entropy(model(ids).logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten(), label_smoothing=0.1)
+    torch.testing.assert_close(loss, expected)
 
 
 def test_hidden_states_and_some_of_the_logits():

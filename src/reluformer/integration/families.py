@@ -94,6 +94,9 @@ def register_families() -> None:
             stock = auto._model_mapping.get(stock_config, None)
             if stock is not None:
                 auto.register(config, TWINS.get(stock) or _model_twin(stock, config))
+        # By these names a trainer that smooths labels finds out that they are those of the tokens that follow.
+        if (name := modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(family)) is not None:
+            modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type] = f"ReLU{name}"
 
 
 def _config_twin(stock: Any) -> Any:

@@ -9,6 +9,7 @@ from transformers import (
     ViTImageProcessorPil,
 )
 from transformers.models.auto.image_processing_auto import AutoImageProcessor  # elsewhere it may ask for torchvision
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from reluformer.models.configuration import ReLUFormerConfig
 from reluformer.models.image_configuration import ReLUFormerImageConfig
@@ -29,6 +30,8 @@ AutoModelForSeq2SeqLM.register(ReLUFormerConfig, ReLUFormerForConditionalGenerat
 AutoConfig.register(ReLUFormerLanguageConfig.model_type, ReLUFormerLanguageConfig, exist_ok=True)
 AutoModel.register(ReLUFormerLanguageConfig, ReLUFormerLanguageModel, exist_ok=True)
 AutoModelForCausalLM.register(ReLUFormerLanguageConfig, ReLUFormerForCausalLM, exist_ok=True)
+# By these names a trainer that smooths labels finds out that they are those of the tokens that follow.
+MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[ReLUFormerLanguageConfig.model_type] = ReLUFormerForCausalLM.__name__
 
 AutoConfig.register(ReLUFormerImageConfig.model_type, ReLUFormerImageConfig, exist_ok=True)
 AutoModel.register(ReLUFormerImageConfig, ReLUFormerImageModel, exist_ok=True)
