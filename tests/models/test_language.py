@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers import AutoModelForCausalLM, DynamicCache, Trainer, TrainingArguments
+from transformers import AutoModelForCausalLM, DynamicCache, StaticCache, Trainer, TrainingArguments
 
 from reluformer.memory import calibrate
 from reluformer.memory.activations import ACTIVATIONS, NORMALISED
@@ -291,6 +291,35 @@ def test_a_mask_must_be_for_all_tokens():
     past = model(ids).past_key_values
     with pytest.raises(ValueError, match=rf"attention_mask must be for all {ids.shape[1] + 1} tokens"):
         model(ids[:, :1], attention_mask=torch.ones_like(ids), past_key_values=past)
+
+
+def test_a_mask_is_for_these_tokens_and_no_others():
+    """The last ones of a longer mask would be taken for those of the tokens, which have their positions from it."""
+    model, ids = make(), batch()["input_ids"]
+    room = StaticCache(config=model.config, max_cache_len=16)
+    model(ids[:, :8], past_key_values=room)
+    with pytest.raises(ValueError, match=r"attention_mask must be for all 9 tokens, got the shape \(2, 16\)"):
+        model(ids[:, 8:], attention_mask=torch.ones(2, 16), past_key_values=room)
+    with pytest.raises(ValueError, match=r"attention_mask must be for all 9 tokens, got the shape \(2, 10\)"):
+        model(ids, attention_mask=torch.ones(2, 10))
+    with pytest.raises(ValueError, match=r"attention_mask must be for all 2 sequences, got the shape \(1, 9\)"):
+        model(ids, attention_mask=torch.zeros(1, 9))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"input_ids": torch.tensor([3, 4])}, r"input_ids must have the shape \(batch, tokens\), got \(2,\)"),
+        ({"inputs_embeds": torch.ones(2, 32)}, r"inputs_embeds .* \(batch, tokens, d_model\), got \(2, 32\)"),
+        ({"past_key_values": ((torch.ones(2, 4, 1, 8),) * 2,)}, "past_key_values must be a Cache .*, got tuple"),
+        ({"labels": torch.full((9, 2), 3)}, r"labels must have .* tokens, \(2, 9\), got \(9, 2\)"),
+        ({"labels": torch.full((2, 9), 3), "logits_to_keep": 2}, r"labels must .*, \(2, 2\), got \(2, 9\)"),
+    ],
+)  # fmt: skip
+def test_what_is_of_another_shape_is_called_by_its_name(arguments, message):
+    given = {} if "inputs_embeds" in arguments else {"input_ids": batch()["input_ids"]}
+    with pytest.raises(ValueError, match=message):
+        make()(**given | arguments)
 
 
 def test_what_cannot_be_had_is_refused_and_some_logits_are_those_of_all():

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch._dynamo.testing
 import torch.nn.functional as F
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForSeq2SeqLM, DynamicCache, Trainer, TrainingArguments
 
 from reluformer.memory import Attention, calibrate
 from reluformer.memory.activations import ACTIVATIONS, NORMALISED
@@ -388,8 +388,6 @@ def test_reentrant_checkpoints_are_refused_where_they_drop_gradients():
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_hugging_face_s_own_trainer_evaluates(tmp_path, smoothing):
-    from transformers import Trainer, TrainingArguments
-
     rows = [{"input_ids": ids, "decoder_input_ids": ids, "labels": ids} for ids in torch.randint(3, VOCAB, (4, 5))]
     arguments = TrainingArguments(
         str(tmp_path), max_steps=1, use_cpu=True, report_to=[], disable_tqdm=True, label_smoothing_factor=smoothing
@@ -414,8 +412,25 @@ def test_masks_must_be_for_all_tokens():
         model(attention_mask=short, encoder_outputs=(source,), decoder_input_ids=ids)
     with pytest.raises(ValueError, match="decoder_attention_mask must be for all 9 tokens, got the shape"):
         model(**inputs, decoder_input_ids=ids, decoder_attention_mask=short)
+    with pytest.raises(ValueError, match=r"attention_mask must be for all 9 tokens, got the shape \(2, 10\)"):
+        model(attention_mask=torch.ones(2, 10), encoder_outputs=(source,), decoder_input_ids=ids)
     with pytest.raises(ValueError, match="output_attentions must be False"):
         model(**inputs, decoder_input_ids=ids, output_attentions=True)
+
+
+def test_a_cache_is_one_of_source_and_target():
+    with pytest.raises(ValueError, match="past_key_values must be an EncoderDecoderCache, got DynamicCache"):
+        make()(**batch(), decoder_input_ids=batch()["input_ids"], past_key_values=DynamicCache())
+
+
+def test_hugging_face_s_own_trainer_keeps_the_masks(tmp_path):
+    """It drops what the model does not name."""
+    ids = torch.randint(3, VOCAB, (4, 5))
+    masks = {"attention_mask": torch.ones(5), "decoder_attention_mask": torch.ones(5)}
+    arguments = TrainingArguments(str(tmp_path), use_cpu=True, report_to=[])
+    rows = [{"input_ids": x, "decoder_input_ids": x, "labels": x} | masks for x in ids]
+    found = next(iter(Trainer(make(), arguments, train_dataset=rows).get_train_dataloader()))
+    assert found.keys() == rows[0].keys()
 
 
 @pytest.mark.parametrize("training", [True, False])

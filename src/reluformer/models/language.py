@@ -74,6 +74,8 @@ class ReLUFormerLanguageModel(TokenStack, _LanguageModel):
             raise ValueError("position_ids must be None: positions count the tokens that attention_mask shows")
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
+        if past_key_values is not None and not isinstance(past_key_values, Cache):
+            raise ValueError(f"past_key_values must be a Cache of transformers, got {type(past_key_values).__name__}")
         use_cache = self.config.use_cache if use_cache is None else use_cache
         if past_key_values is None and use_cache and not self.training:
             past_key_values = DynamicCache(config=self.config)

@@ -25,6 +25,10 @@ def token_losses(
     A label of -100 is left out. The mean over labels, or their sum divided by ``items``: a batch may be one of several
     that make an update. What is without smoothing is to be looked at, and has no gradient of its own.
     """
+    if labels.shape != logits.shape[:-1]:
+        raise ValueError(
+            f"labels must have the shape of the logits' tokens, {tuple(logits.shape[:-1])}, got {tuple(labels.shape)}"
+        )
     target = labels.flatten()
     log_p = F.log_softmax(logits.flatten(0, 1).float(), -1)  # (B * N, V)
     counts = target != IGNORED

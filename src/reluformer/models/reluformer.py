@@ -115,7 +115,7 @@ class Decoder(_Side):
         limit = None
         if past_key_values is not None and _is_static(past_key_values):  # its keys go on past the last one written
             limit = torch.arange(n, device=x.device) + past
-        source_mask = needed(source_mask, source.shape[1])
+        source_mask = needed(source_mask, source.shape[:2])
         regulariser = self._regulariser
         shared = {"query_mask": query_mask, **asked(regulariser, x.shape[0])}
         self_options = shared | {"key_mask": mask, "rotate": rotate, "limit": limit}
@@ -207,6 +207,8 @@ class ReLUFormerModel(ReLUFormerPreTrainedModel):
         sources = encoder_outputs.last_hidden_state.shape[0]
         if target is not None and past_key_values is None and target.shape[0] != sources:
             raise ValueError(f"the target must have as many sequences as the source, {sources}, got {target.shape[0]}")
+        if past_key_values is not None and not isinstance(past_key_values, EncoderDecoderCache):
+            raise ValueError(f"past_key_values must be an EncoderDecoderCache, got {type(past_key_values).__name__}")
         use_cache = self.config.use_cache if use_cache is None else use_cache
         if past_key_values is None and use_cache and not self.training:
             past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())
@@ -290,19 +292,20 @@ class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, SteppingMixi
         decoder_input_ids: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        encoder_outputs: Any = None,  # by name: ``generate`` refuses what it does not find here
+        encoder_outputs: Any = None,  # by name: ``generate`` refuses what it does not find here,
+        decoder_attention_mask: Tensor | None = None,  # and ``Trainer`` drops such columns
         **options: Any,
     ) -> ReLUFormerOutput:
         """Logits of the target's tokens and, with labels ``(B, N)``, their mean loss (-100 is left out).
 
         The options are those of :meth:`ReLUFormerModel.forward`. In training the loss includes the regularisation.
         """
-        options["encoder_outputs"] = encoder_outputs
+        options |= {"encoder_outputs": encoder_outputs, "decoder_attention_mask": decoder_attention_mask}
         if labels is not None:
             options["use_cache"] = False
             if decoder_input_ids is None and options.get("decoder_inputs_embeds") is None:
                 decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-            if options.get("decoder_attention_mask") is None:  # regulariser, calibration and reports leave padding out
+            if decoder_attention_mask is None:  # regulariser, calibration and reports leave padding out
                 options.setdefault("decoder_query_mask", labels != IGNORED)
         cache = options.get("past_key_values")
         if isinstance(cache, StepCache) and labels is None and cache.can_step(decoder_input_ids, options):

@@ -13,6 +13,8 @@ from reluformer.models.layers import last_norm
 from reluformer.models.masks import needed
 from reluformer.models.positions import Positions, positions_of, rotation
 
+SIZES = (("batch", "tokens"), ("batch", "tokens", "d_model"))  # of tokens, and of their embeddings
+
 
 class TokenStack(MemoryModel):
     """Layers over tokens; the configuration has ``positions`` and ``max_position_embeddings``."""
@@ -41,8 +43,13 @@ class TokenStack(MemoryModel):
         past: int | Tensor = 0,
     ) -> Tensor | None:
         """The mask ``(B, past + N)`` of what enters, where there is padding."""
-        x = input_ids if inputs_embeds is None else inputs_embeds
-        return needed(mask, 0 if x is None else past + x.shape[1], self.mask_name)
+        shape: tuple[int | Tensor, ...] = ()
+        for name, x, sizes in zip(self.entries, (input_ids, inputs_embeds), SIZES, strict=True):
+            if x is not None:
+                if x.dim() != len(sizes):
+                    raise ValueError(f"{name} must have the shape ({', '.join(sizes)}), got {tuple(x.shape)}")
+                shape = (x.shape[0], past + x.shape[1])
+        return needed(mask, shape, self.mask_name)
 
     def _enter(
         self,
