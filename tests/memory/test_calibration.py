@@ -53,6 +53,14 @@ def test_the_formula_counts_what_was_forgotten(activation, bias):
         assert expected_mass(settings, 32, True) < 0.8 * expected_mass(MemorySettings(activation), 32, True)
 
 
+@pytest.mark.parametrize("alpha", [0.0, 0.5])
+def test_what_rounding_leaves_of_weights_that_cancel_is_no_mass(alpha):
+    attention, x = Attention(64, 4, MemorySettings("identity", alpha=alpha, centred=True)), torch.randn(2, 50, 64)
+    before = attention(x)[0]
+    calibrate(attention, x)
+    torch.testing.assert_close(attention(x)[0], before)
+
+
 def test_a_gate_that_is_open_leaves_all():
     settings = MemorySettings(forget=60.0)
     assert expected_mass(settings, 64, True) == pytest.approx(expected_mass(MemorySettings(), 64, True))

@@ -5,7 +5,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from reluformer.memory.settings import MemorySettings
+from reluformer.memory.settings import SIGNED, MemorySettings
+
+ROUNDING = 1e-4  # more than is left of weights that cancel each other, as centred ones of either sign do
 
 
 class Gamma(nn.Module):
@@ -22,6 +24,7 @@ class Gamma(nn.Module):
     def __init__(self, settings: MemorySettings, heads: int) -> None:
         super().__init__()
         self.heads = heads
+        self.least = ROUNDING if settings.activation in SIGNED else 0.0  # what the mass of a live row is above
         kind = "none" if settings.norm == "mass" else settings.gamma  # which it would cancel
         start = torch.zeros(1 if kind == "shared" else heads)
         if kind in ("learned", "shared"):
@@ -52,7 +55,7 @@ class Gamma(nn.Module):
         """
         if self.log_gamma is None:
             return
-        counted = mass > 0
+        counted = mass > self.least
         if query_mask is not None:
             counted = counted & query_mask[:, None, :]
         rows, total = counted.sum((0, 2)), mass.where(counted, 0.0).sum((0, 2))  # (heads,)
