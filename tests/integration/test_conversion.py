@@ -18,10 +18,11 @@ from transformers import (
     TrainingArguments,
 )
 
-from reluformer.integration import AttentionMemory, attention_sites, convert
+from reluformer.integration import AttentionMemory, attention_sites, calibrate, convert
 from reluformer.integration.attention import NAME
 from reluformer.integration.families import TWINS, attention_modules
 from reluformer.memory import MemorySettings
+from reluformer.memory import calibrate as calibrate_memories
 from reluformer.memory.activations import FUSED
 from reluformer.memory.calibration import expected_mass
 from tests.integration.stock import FAMILIES, SEQ2SEQ, batch_for, logits, stock, tokens
@@ -235,6 +236,15 @@ def test_unknown_models_are_refused():
         convert(torch.nn.Linear(2, 2))
 
 
+def test_each_calibration_knows_its_memories():
+    """To find none and say nothing would leave every gamma where it was."""
+    batch = batch_for("llama")
+    with pytest.raises(ValueError, match="model must be one that convert has made, got LlamaForCausalLM"):
+        calibrate(stock("llama"), batch)
+    with pytest.raises(ValueError, match=r"must hold an Attention .*, got ReLULlamaForCausalLM without"):
+        calibrate_memories(convert(stock("llama")), **batch)
+
+
 def test_a_second_conversion_is_refused():
     with pytest.raises(ValueError, match="model is converted already: ReLUBertForMaskedLM"):
         convert(convert(stock("bert")))
@@ -252,6 +262,7 @@ def test_a_second_conversion_is_refused():
         ({"settings": {"norm": "layer"}}, "settings.norm must be 'none' in a converted model, got 'layer'"),
         ({"sites": ["bert"]}, "sites must name attention modules, got 'bert'; there are bert.encoder.layer.0"),
         ({"sites": []}, "sites must choose at least one attention module"),
+        ({"sites": 0}, "sites must be names of attention modules or a function of a name, got 0"),
     ],
 )
 def test_wrong_arguments_leave_the_model_alone(arguments, message):

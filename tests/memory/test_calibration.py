@@ -53,6 +53,11 @@ def test_the_formula_counts_what_was_forgotten(activation, bias):
         assert expected_mass(settings, 32, True) < 0.8 * expected_mass(MemorySettings(activation), 32, True)
 
 
+def test_a_model_without_memories_is_refused():
+    with pytest.raises(ValueError, match="model must hold an Attention or a KeyValueMemory, got Linear without"):
+        calibrate(nn.Linear(2, 2), torch.ones(2))
+
+
 @pytest.mark.parametrize("alpha", [0.0, 0.5])
 def test_what_rounding_leaves_of_weights_that_cancel_is_no_mass(alpha):
     attention, x = Attention(64, 4, MemorySettings("identity", alpha=alpha, centred=True)), torch.randn(2, 50, 64)

@@ -114,6 +114,13 @@ def test_tokens_that_were_guessed_and_taken_back(fields):
     assert guessed.tolist() == model.generate(ids, max_new_tokens=8).tolist()
 
 
+@pytest.mark.parametrize("fields", VARIANTS[-3:])
+def test_the_first_layers_guess(fields):
+    model, inputs = make(layers=3, **fields), {"input_ids": batch()["input_ids"][:1]}
+    assert_same(generate(model, inputs, assistant_early_exit=1), generate(model, inputs))
+    assert model.config.layers == 3
+
+
 def test_a_token_sees_none_that_follow():
     model, ids = make(**GATED[1]), batch()["input_ids"][:1]
     other = torch.cat([ids[:, :5], 42 - ids[:, 5:]], 1)

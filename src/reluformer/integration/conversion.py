@@ -1,7 +1,7 @@
 """``convert``: a stock Hugging Face model becomes the same with ReLU memories."""
 
 import copy
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -80,6 +80,8 @@ def calibrate(model: PreTrainedModel, batch: Mapping[str, Any]) -> None:
 
     One pass; every memory is set before it answers, so the next one sees what it will see from then on.
     """
+    if not isinstance(model, ReLUModel):
+        raise ValueError(f"model must be one that convert has made, got {type(model).__name__}")
     training, handles = model.training, []
     for name, module in attention_modules(model).items():
         memory = module.relu_memory
@@ -125,6 +127,8 @@ def _choose(model: PreTrainedModel, sites: Sites) -> list[str]:
     if callable(sites):
         chosen = [name for name in names if sites(name)]
     else:
+        if not isinstance(sites, Iterable):
+            raise ValueError(f"sites must be names of attention modules or a function of a name, got {sites!r}")
         chosen = [sites] if isinstance(sites, str) else list(sites)
         for name in chosen:
             if name not in names:

@@ -98,6 +98,8 @@ def calibrating(model: nn.Module) -> Iterator[None]:
         module.calibrate_on(*args, **kwargs)  # type: ignore[operator]
 
     memories = [x for x in model.modules() if isinstance(x, Attention | KeyValueMemory)]
+    if not memories:  # a converted model's are of another kind, which integration.calibrate knows
+        raise ValueError(f"model must hold an Attention or a KeyValueMemory, got {type(model).__name__} without")
     handles = [x.register_forward_pre_hook(before, with_kwargs=True) for x in memories]
     try:
         yield

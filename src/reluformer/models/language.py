@@ -85,8 +85,9 @@ class ReLUFormerLanguageModel(TokenStack, _LanguageModel):
         limit = None
         if past_key_values is not None and not (isinstance(past, int) and past == 0) and _is_static(past_key_values):
             limit = torch.arange(x.shape[1], device=x.device) + past  # its keys go on past the last one written
+        layers = self.layers[: self.config.layers]  # fewer, while ``generate`` lets the first ones guess
         x, seen, cost = encode(
-            self.layers, x, self._regulariser, self.cost_of, mask, rotate, query_mask,
+            layers, x, self._regulariser, self.cost_of, mask, rotate, query_mask,
             limit=limit, past_key_values=past_key_values,
         )  # fmt: skip
         x = self.norm(x)
