@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from reluformer import relu_attention
-from reluformer.memory import Attention, MemorySettings
+from reluformer.memory import Attention, MemorySettings, calibrate
 from reluformer.memory.activations import ACTIVATIONS
 from reluformer.memory.settings import POWER_ATTENTION, SOFTMAX_ATTENTION
 
@@ -270,3 +270,13 @@ def test_nothing_in_is_nothing_out(settings, graded, lengths):
             assert out.isfinite().all()
             assert stats is None or stats.mass.shape == (b, 4, n)
         assert module(x)[0].shape == (b, n, 32)
+
+
+@pytest.mark.parametrize("queries", [1, 20])
+def test_a_gamma_beyond_float16_divides_in_float16(queries):
+    attention, x = Attention(32, 4, MemorySettings("relu_eighth", alpha=0.0, bias=4.0)), torch.randn(2, 20, 32)
+    calibrate(attention, x)
+    assert attention.gamma().min() > torch.finfo(torch.float16).max
+    expected, _ = attention(x[:, :queries], x)
+    out, _ = attention.half()(x[:, :queries].half(), x.half())
+    torch.testing.assert_close(out.float(), expected, atol=0.01, rtol=0.01)

@@ -33,10 +33,11 @@ class Gamma(nn.Module):
             self.register_buffer("log_gamma", start if kind == "fixed" else None)
 
     def forward(self) -> Tensor | None:
-        """Gamma ``(heads,)``, or None where there is none."""
+        """Gamma ``(heads,)``, in float32 or wider, or None where there is none."""
         if self.log_gamma is None:
             return None
-        gamma = self.log_gamma.exp()
+        # That of a high power is beyond what float16 can hold, though its logarithm is not.
+        gamma = self.log_gamma.to(torch.promote_types(self.log_gamma.dtype, torch.float32)).exp()
         return gamma if len(gamma) == self.heads else gamma.repeat(self.heads)  # kernels read them side by side
 
     @torch.no_grad()
