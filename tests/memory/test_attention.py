@@ -231,6 +231,15 @@ def test_masks_are_boolean(name, kind, settings):
         Attention(32, 4, settings)(torch.randn(2, 5, 32), **{name: mask})
 
 
+@pytest.mark.parametrize("shape", [(2, 4), (2, 6), (1, 5)])
+@pytest.mark.parametrize("settings", [MemorySettings(), MemorySettings(slots=3), SOFTMAX_ATTENTION])
+def test_a_mask_is_for_all_keys(settings, shape):
+    """One that is too short would be taken for one that hides the rest, as room in a store is hidden."""
+    message = rf"key_mask must have shape \(B, M\) = \(2, 5\), got \({shape[0]}, {shape[1]}\)"
+    with pytest.raises(ValueError, match=message):
+        Attention(32, 4, settings)(torch.randn(2, 5, 32), key_mask=torch.ones(shape, dtype=torch.bool))
+
+
 @pytest.mark.parametrize("batch", [2, 3, 8])
 def test_a_context_of_another_batch_is_refused(batch):
     with pytest.raises(ValueError, match=f"context must have as many sequences as x, 4, got {batch}"):

@@ -42,6 +42,7 @@ def test_the_small_preset_is_the_paper_s_size():
         ({"ffn": {"constant_channel": True, "norm": "mass", "bias": 1.0}}, r"ffn\.constant_channel must be False"),
         ({"cross": {"activation": "softmax", "centred": True}}, r"cross\.centred must be False for softmax"),
         ({"regulariser": {"mass": -1}}, r"regulariser\.mass must be a number >= 0, got -1"),
+        ({"regulariser": {"mass": float("inf")}}, r"regulariser\.mass must be a number >= 0, got inf"),
         ({"regulariser": {"weight": 1}}, r"regulariser\.weight is no setting; there are mass, entropy, ceiling"),
         ({"heads": 3}, r"heads must divide d_model = 512, got 3"),
         ({"key_heads": 3}, r"key_heads must divide heads = 8, got 3"),

@@ -63,6 +63,7 @@ def test_presets_have_the_sizes_of_vision_transformers(size, width, depth, heads
         ({"layers": -1}, r"layers must be an int >= 0, got -1"),
         ({"heads": 5}, r"heads must divide d_model = 384, got 5"),
         ({"norm_eps": 0.0}, r"norm_eps must be a positive number, got 0\.0"),
+        ({"norm_eps": float("inf")}, "norm_eps must be a positive number, got inf"),
         ({"dropout": 1.0}, r"dropout must be a number from 0 to below 1, got 1\.0"),
     ],
 )

@@ -176,6 +176,9 @@ class Attention(nn.Module):
         k, v = make() if store is None else store(make)
         if log_forget is not None and store is not None:
             k, log_forget = unpack(k, self.head_dim, self.heads)
+        keys = (k.shape[0], k.shape[2])
+        if key_mask is not None and store is None and key_mask.shape != keys:
+            raise ValueError(f"key_mask must have shape (B, M) = {keys}, got {tuple(key_mask.shape)}")
         if key_mask is not None and key_mask.shape[1] < k.shape[2]:
             key_mask = F.pad(key_mask, (0, k.shape[2] - key_mask.shape[1]))  # room that is not used yet
         if log_forget is not None and key_mask is not None:

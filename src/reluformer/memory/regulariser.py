@@ -30,7 +30,7 @@ class Regulariser:
     def __post_init__(self) -> None:
         for name in ("mass", "entropy", "ceiling"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be a number >= 0, got {value!r}")
         if isinstance(self.share, bool) or not isinstance(self.share, int | float) or not 0 < self.share <= 1:
             raise ValueError(f"share must be a number above 0 and at most 1, got {self.share!r}")

@@ -1,6 +1,7 @@
 """What the configurations of all models have in common: sites with settings of their own, and a regulariser."""
 
 import dataclasses
+import math
 from typing import Any, ClassVar, Self
 
 from transformers import PreTrainedConfig
@@ -69,8 +70,9 @@ class MemoryConfig(PreTrainedConfig):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
                 raise ValueError(f"{name} must be a number from 0 to below 1, got {value!r}")
-        if isinstance(self.norm_eps, bool) or not isinstance(self.norm_eps, int | float) or not self.norm_eps > 0:
-            raise ValueError(f"norm_eps must be a positive number, got {self.norm_eps!r}")
+        eps = self.norm_eps
+        if isinstance(eps, bool) or not isinstance(eps, int | float) or not 0 < eps < math.inf:
+            raise ValueError(f"norm_eps must be a positive number, got {eps!r}")
         if self.d_model % self.heads:
             raise ValueError(f"heads must divide d_model = {self.d_model}, got {self.heads}")
         if self.heads % (self.key_heads or 1):
