@@ -231,6 +231,16 @@ def test_masks_are_boolean(name, kind, settings):
         Attention(32, 4, settings)(torch.randn(2, 5, 32), **{name: mask})
 
 
+@pytest.mark.parametrize("activation", ["softmax", "sparsemax", "entmax15"])
+def test_what_no_constant_changes_has_no_bias_to_learn(activation):
+    """Whoever trains on many GPUs is refused parameters without a gradient."""
+    pytest.importorskip("entmax")
+    attention = Attention(32, 4, MemorySettings(activation, bias=1.0))
+    attention(torch.randn(2, 5, 32))[0].sum().backward()
+    assert all(x.grad is not None for x in attention.parameters())
+    assert attention.bias is None
+
+
 @pytest.mark.parametrize("shape", [(2, 4), (2, 6), (1, 5)])
 @pytest.mark.parametrize("settings", [MemorySettings(), MemorySettings(slots=3), SOFTMAX_ATTENTION])
 def test_a_mask_is_for_all_keys(settings, shape):

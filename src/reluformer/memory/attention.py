@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reluformer.memory.activations import FUSED
+from reluformer.memory.activations import FUSED, NORMALISED
 from reluformer.memory.constant import with_constant
 from reluformer.memory.forgetting import ForgetGate, pack, unpack
 from reluformer.memory.lookup import lookup, up_to
@@ -72,7 +72,8 @@ class Attention(nn.Module):
         self.value = nn.Linear(width, key_heads * self.head_dim)
         self.output = nn.Linear(width, width)
         self.gamma = Gamma(settings, heads)
-        self.bias = None if settings.bias is None else nn.Parameter(torch.full((heads,), float(settings.bias)))
+        start = None if settings.activation in NORMALISED else settings.bias  # no constant in all scores changes these
+        self.bias = None if start is None else nn.Parameter(torch.full((heads,), float(start)))
         self.norm = output_norm(settings, width, heads)
         normed = settings.query_key_norm
         self.query_norm = RMSNorm(self.head_dim) if normed else None
