@@ -7,7 +7,7 @@ BIN    := $(VENV)/bin
 install: $(VENV)/installed
 
 # pip, held to the versions that the tests are run with.
-$(VENV)/installed: pyproject.toml constraints.txt
+$(VENV)/installed: pyproject.toml constraints.txt src/reluformer/translation/engine/step.c
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@

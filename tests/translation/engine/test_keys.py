@@ -40,15 +40,15 @@ def test_beams_own_their_past(sources: int, beam: int, steps: int, converging: b
         plain.write(new)
         for layer in range(LAYERS):
             k, v = (x.view(sources, beam, HEADS, WIDTH) for x in new[:, layer].unbind(1))
-            all_keys, all_values = tree.write(layer, k, v)
+            tree.write(layer, k, v)
             assert tree.sums is not None
             tree.sums[layer] += k
             sums = plain.kept[:, :, layer, 0].sum(1).view(sources, beam, HEADS, WIDTH)
             torch.testing.assert_close(tree.sums[layer], sums, atol=1e-4, rtol=1e-5)
             for row in range(sources * beam):
                 source, owned = row // beam, tree.owned[row // beam, row % beam] > 0
-                for found, expected in zip((all_keys, all_values), plain.kept[row, :, layer].unbind(1), strict=True):
-                    mine = found.view(sources, HEADS, -1, WIDTH)[source][:, owned].float()  # (H, step + 1, D)
+                for found, expected in zip(tree.tensor[layer], plain.kept[row, :, layer].unbind(1), strict=True):
+                    mine = found[source][:, owned].float()  # (H, step + 1, D)
                     assert torch.equal(mine.transpose(0, 1), expected)
         assert not tree.owned[:, :, tree.used :].any()
         assert tree.tensor.isfinite().all()  # what nobody owns is read, too, and multiplied by zero

@@ -53,13 +53,11 @@ class TreeKeys:
             self.owned = functional.pad(self.owned, (0, more))
         self.owned[:, :, begin : self.used] = self.each
 
-    def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Add keys and values ``(S, beam, H, D)`` of this step; returns all there are, ``(S * H, room, D)``."""
+    def write(self, layer: int, keys: Tensor, values: Tensor) -> None:
+        """Add keys and values ``(S, beam, H, D)`` of this step."""
         kept = self.tensor[layer]  # (2, S, H, room, D)
         kept[0, :, :, self.used - self.beam : self.used] = keys.transpose(1, 2)
         kept[1, :, :, self.used - self.beam : self.used] = values.transpose(1, 2)
-        kept = kept.flatten(1, 2)
-        return kept[0], kept[1]
 
     def reorder(self, rows: Tensor) -> None:
         """Let beams go on from others: ``rows (S * beam,)`` of those there are."""

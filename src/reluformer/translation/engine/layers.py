@@ -1,5 +1,6 @@
 """The sublayers of an encoder-decoder as plain functions of rows, their constants folded into their matrices."""
 
+import ctypes
 import dataclasses
 import math
 from collections.abc import Callable
@@ -14,55 +15,79 @@ from reluformer.memory.attention import Attention
 from reluformer.memory.constant import with_constant
 from reluformer.memory.lookup import lookup
 from reluformer.memory.settings import SOFTMAX_ATTENTION, MemorySettings
-from reluformer.models.quantising import Linear
+from reluformer.models.quantising import Linear, quantise_rows
 from reluformer.ops.statistics import TINY
+from reluformer.translation.engine import native
+from reluformer.translation.engine.keys import TreeKeys
 
 MakeLinear = Callable[..., Linear]  # weight, bias and relu, as in reluformer.models.quantising
+Norm = Callable[[Tensor], Tensor]
+Step = ctypes.CDLL | None  # of native.library()
+FEW = 12  # rows: for more of them a dense product of int8 is faster than sums of the values that have a weight
 
 
 class Frame:
-    """What is around a memory on the residual stream: norm and sum."""
+    """The norm of a sublayer, before its memory or behind the sum of stream and memory."""
 
     def __init__(self, sublayer: Any) -> None:
-        self.before, self.norm = sublayer.before, normer(sublayer.norm)
-
-    def __call__(self, x: Tensor, memory: Callable[[Tensor], Tensor]) -> Tensor:
-        """The stream ``(rows, width)`` after the sublayer."""
-        if self.before:
-            return x + memory(self.norm(x))
-        return self.norm(x + memory(x))
+        norm = normer(sublayer.norm)
+        self.enter: Norm = norm if sublayer.before else same
+        self.leave: Norm = same if sublayer.before else norm
 
 
-def normer(module: nn.Module | None) -> Callable[[Tensor], Tensor]:
+def normer(module: nn.Module | None) -> Norm:
     """A norm, or nothing."""
     if isinstance(module, nn.LayerNorm):
         weight, bias = module.weight.detach().float(), module.bias.detach().float()
         return lambda x: F.layer_norm(x, module.normalized_shape, weight, bias, module.eps)
     if isinstance(module, nn.RMSNorm):
         return rms_normer(module.weight.detach().float(), module.eps)
-    return lambda x: x
+    return same
 
 
-def rms_normer(gain: Tensor, eps: float | None) -> Callable[[Tensor], Tensor]:
+def same(x: Tensor) -> Tensor:
+    """What a norm is that is not there."""
+    return x
+
+
+def rms_normer(gain: Tensor, eps: float | None) -> Norm:
     """RMS norm over the last dimension, its gain broadcast: PyTorch's own takes five times as long for a few rows."""
     width = gain.shape[-1]
     gain = gain * math.sqrt(width)
-    least = torch.tensor(math.sqrt(width * (torch.finfo(torch.float32).eps if eps is None else eps)))
+    least = torch.tensor(math.sqrt(width * _eps(eps)))
     return lambda x: x * gain / torch.linalg.vector_norm(x, dim=-1, keepdim=True).hypot(least)
 
 
-class FeedForward(Frame):
-    """An FFN of ReLU."""
+def _eps(eps: float | None) -> float:
+    return torch.finfo(torch.float32).eps if eps is None else eps
 
-    def __init__(self, sublayer: Any, make: MakeLinear) -> None:
+
+class FeedForward(Frame):
+    """An FFN of ReLU.
+
+    Args:
+        sublayer: Of the model.
+        make: Makes its linear layers.
+        step: Where it is given, few rows read the int8 values of active slots alone.
+    """
+
+    def __init__(self, sublayer: Any, make: MakeLinear, step: Step = None) -> None:
         super().__init__(sublayer)
         memory = sublayer.memory
         self.keys = make(memory.keys.weight, memory.keys.bias, relu=True)
         self.values = make(memory.values.weight, memory.values.bias)
+        self.step = step
+        if step is not None:
+            integers, scale = quantise_rows(memory.values.weight)
+            bias = torch.zeros(len(scale)) if memory.values.bias is None else memory.values.bias.detach().float()
+            self.slots = integers.T.contiguous(), scale[:, 0].contiguous(), bias  # (slots, width), (width,), (width,)
 
-    def look_up(self, x: Tensor) -> Tensor:
-        """Of rows ``(rows, width)``."""
-        return self.values(self.keys(x))
+    def __call__(self, x: Tensor) -> Tensor:
+        """The stream ``(rows, width)`` after it."""
+        weights = self.keys(self.enter(x))
+        if self.step is None or len(x) > FEW:
+            return self.leave(x + self.values(weights))
+        return self.leave(native.sum_values(self.step, weights, *self.slots, x))
 
 
 class Reading(Frame):
@@ -80,9 +105,9 @@ class Reading(Frame):
         self.query_norm, self.key_norm = normer(memory.query_norm), normer(memory.key_norm)
         self.output = make(memory.output.weight, memory.output.bias)
 
-    def look_up(self, x: Tensor, sources: int, mask: Tensor | None, rotate: Any) -> Tensor:
-        """Of rows ``(S * N, width)``; ``mask (S, N)`` is False for padding."""
-        split = self.inputs(x).view(sources, -1, 3, self.heads, x.shape[1] // self.heads)
+    def __call__(self, x: Tensor, sources: int, mask: Tensor | None, rotate: Any) -> Tensor:
+        """The stream ``(S * N, width)`` after it; ``mask (S, N)`` is False for padding."""
+        split = self.inputs(self.enter(x)).view(sources, -1, 3, self.heads, x.shape[1] // self.heads)
         q, k, v = split.permute(2, 0, 3, 1, 4)  # each (S, H, N, D)
         q, k = self.query_norm(q), self.key_norm(k)
         if rotate is not None:
@@ -92,7 +117,7 @@ class Reading(Frame):
         out, _ = lookup(
             q, k, v, self.settings, gamma=self.gamma, bias=self.bias, key_mask=mask, counted=self.counted
         )  # fmt: skip
-        return self.output(out.transpose(1, 2).reshape(x.shape))
+        return self.leave(x + self.output(out.transpose(1, 2).reshape(x.shape)))
 
 
 class Writing(Frame):
@@ -102,17 +127,22 @@ class Writing(Frame):
         sublayer: Of the model.
         make: Makes its linear layers.
         kept: The dtype of keys, hence of scores.
+        step: What looks up, if not PyTorch.
     """
 
-    def __init__(self, sublayer: Any, make: MakeLinear, kept: torch.dtype) -> None:
+    def __init__(self, sublayer: Any, make: MakeLinear, kept: torch.dtype, step: Step = None) -> None:
         super().__init__(sublayer)
         memory: Attention = sublayer.memory
+        self.step, self.kept = step, kept
         self.settings, self.heads, self.head_dim = memory.settings, memory.heads, memory.head_dim
         self.scale, self.constant, self.counted = memory.head_dim**-0.5, memory.constant, memory.counted
         self.sees_zeros = self.settings.activation not in FUSED  # under ReLU values of zeros add nothing to a sum
-        bias = None if memory.bias is None else memory.bias.detach().float()
-        self.bias = None if bias is None else bias[:, None, None].to(kept)
+        self.bias = None if memory.bias is None else memory.bias.detach().float()  # (H,)
         self.output = make(memory.output.weight, memory.output.bias)
+        # Of queries that are still to be normed: how, and what that takes.
+        self.query_norm: Norm = same
+        self.gain: Tensor | None = None
+        self.eps = 0.0
         gamma = memory.gamma()
         # What values are multiplied by, and what is added to them then, by channel: ``(width,)`` or a number.
         self.factor: Any = 1.0
@@ -127,25 +157,32 @@ class Writing(Frame):
         """``(width,)``, 1 for the first of every head."""
         return (torch.arange(self.heads * self.head_dim) % self.head_dim == 0).float()
 
-    def weigh(self, q: Tensor, k: Tensor, v: Tensor, count: float, mask: Tensor | None) -> Tensor:
-        """Sums ``(S * beam, width)`` of ``q (S, beam, H, D)`` over ``k, v (S * H, M, D)``, in the dtype of these.
+    def weigh(self, q: Tensor, k: Tensor, v: Tensor, used: int, count: float, mask: Tensor | None) -> Tensor:
+        """Sums ``(S * beam, width)`` of ``q (S, beam, H, D)`` over ``k, v (S, H, room, D)``, in the dtype of these.
 
         Args:
             q: Queries.
             k: Keys.
             v: Values, divided by gamma.
+            used: How many keys there are in that room, zeros behind them.
             count: How many keys a query sees, where values are not divided by that already; 2 where they are.
-            mask: ``(S, beam | 1, M)``, 0 for what may not be seen; what has values of zeros needs none under ReLU.
+            mask: ``(S, beam | 1, room)``, 0 for what may not be seen; values of zeros need none under ReLU.
         """
-        sources, beam, heads, _ = q.shape
-        power = FUSED.get(self.settings.activation)
+        power = FUSED.get(self.settings.activation, 0)
         factor = (count / 2) ** (-self.settings.alpha / power) if power else 1.0  # of a row, hence of its scores
-        q = q.transpose(1, 2).flatten(0, 1).to(k.dtype)  # (S * H, beam, D)
+        if self.step is not None:
+            return native.look_up(
+                self.step, q, k, v, used, power=power, scale=self.scale, factor=factor, bias=self.bias,
+                gain=self.gain, eps=self.eps, mask=mask, counted=self.counted,
+            )  # fmt: skip
+        sources, beam, heads, _ = q.shape
+        k, v = k.flatten(0, 1), v.flatten(0, 1)
+        q = self.query_norm(q).transpose(1, 2).flatten(0, 1).to(k.dtype)  # (S * H, beam, D)
         weights = torch.baddbmm(q.new_empty(1, 1, 1), q, k.mT, beta=0, alpha=factor * self.scale)  # (S * H, beam, M)
         spread = weights.view(sources, heads, beam, -1)
         if self.bias is not None:
-            spread.add_(self.bias, alpha=factor)
-        if power is None:
+            spread.add_(self.bias.to(k.dtype)[:, None, None], alpha=factor)
+        if not power:
             if mask is not None:
                 spread.masked_fill_(mask[:, None] == 0, -torch.inf)
             weights = weights.softmax(-1)
@@ -164,16 +201,28 @@ class Writing(Frame):
 class SourceAttention(Writing):
     """To the keys and values of the source, which are made once."""
 
-    def __init__(self, sublayer: Any, make: MakeLinear, kept: torch.dtype) -> None:
-        super().__init__(sublayer, make, kept)
+    def __init__(self, sublayer: Any, make: MakeLinear, kept: torch.dtype, step: Step = None) -> None:
+        super().__init__(sublayer, make, kept, step)
         memory: Attention = sublayer.memory
         self.query_norm, self.key_norm = normer(memory.query_norm), normer(memory.key_norm)
+        if memory.query_norm is not None:
+            self.gain, self.eps = memory.query_norm.weight.detach().float(), _eps(memory.query_norm.eps)
         self.query = make(memory.query.weight, memory.query.bias)
         self.source = joined([memory.key, memory.value], make, [1.0, self.factor], [0.0, self.added])
 
-    def queries(self, rows: Tensor, beam: int) -> Tensor:
-        """Of ``rows (S * beam, width)``: ``(S, beam, H, D)``."""
-        return self.query_norm(self.query(rows).view(-1, beam, self.heads, self.head_dim))
+    def __call__(self, x: Tensor, source: Tensor, mask: Tensor | None, beam: int) -> Tensor:
+        """The stream ``(S * beam, width)`` after it.
+
+        Args:
+            x: The stream before.
+            source: What :meth:`remember` made.
+            mask: ``(S, 1, N)``, 0 for padding.
+            beam: Rows of a source.
+        """
+        q = self.query(self.enter(x)).view(-1, beam, self.heads, self.head_dim)
+        k, v = source
+        found = self.weigh(q, k, v, k.shape[2], 2.0, mask if self.sees_zeros else None)
+        return self.leave(x + self.output(found))
 
     def remember(self, states: Tensor, mask: Tensor) -> Tensor:
         """Keys and values ``(2, S, H, N, D)`` of what was read, ``(S, N, width)``; those of padding are zeros."""
@@ -187,7 +236,7 @@ class SourceAttention(Writing):
         if self.constant:
             made[:, :, 0, :, 0] = 0  # the bias is added to the scores
         made[:, :, 1] *= (count / 2).pow(-self.settings.alpha)[:, None, None, None]
-        return made.permute(2, 0, 3, 1, 4)
+        return made.permute(2, 0, 3, 1, 4).to(self.kept).contiguous()
 
 
 class OwnAttention(Writing):
@@ -201,20 +250,23 @@ class OwnAttention(Writing):
         folded: Whether the matrices make the first channels that this takes.
     """
 
-    def __init__(self, sublayer: Any, make: MakeLinear, kept: torch.dtype, turned: bool) -> None:
-        super().__init__(sublayer, make, kept)
+    def __init__(self, sublayer: Any, make: MakeLinear, kept: torch.dtype, turned: bool, step: Step = None) -> None:
+        super().__init__(sublayer, make, kept, step)
         memory: Attention = sublayer.memory
         self.folded = self.constant and not (turned or self.settings.query_key_norm)
         self.first = torch.zeros(self.heads)  # what the first channel has of the bias
-        if self.constant and memory.bias is not None:
-            self.first, self.bias = memory.bias.detach().float() / self.scale, None
+        if self.constant and self.bias is not None:
+            self.first, self.bias = self.bias / self.scale, None
         order = torch.arange(self.head_dim)
         if turned:
             order = order.view(2, -1).T.flatten()
-        self.normed: Callable[[Tensor], Tensor] | None = None  # queries and keys, (..., 2, H, D)
+        self.normed: Norm = same  # queries and keys, (..., 2, H, D)
+        self.gains: Tensor | None = None  # (2, D)
+        self.gains_eps = 0.0
         if memory.query_norm is not None and memory.key_norm is not None:
-            gains = torch.stack([x.weight.detach().float()[order] for x in (memory.query_norm, memory.key_norm)])
-            self.normed = rms_normer(gains[:, None], memory.query_norm.eps)
+            self.gains = torch.stack([x.weight.detach().float()[order] for x in (memory.query_norm, memory.key_norm)])
+            self.gains_eps = _eps(memory.query_norm.eps)
+            self.normed = rms_normer(self.gains[:, None], self.gains_eps)
         rest = 1 - self._first_channels() if self.folded else 1.0
         rows = (order + self.head_dim * torch.arange(self.heads)[:, None]).flatten()
         self.inputs = joined(
@@ -225,12 +277,35 @@ class OwnAttention(Writing):
             [rows, rows, slice(None)],
         )
 
-    def split(self, rows: Tensor, beam: int, turn: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values ``(S, beam, H, D)`` of ``rows (S * beam, width)``, turned by ``turn (D / 2,)``."""
-        made = self.inputs(rows).view(-1, beam, 3, self.heads, self.head_dim)
-        both = made[:, :, :2]
-        if self.normed is not None:
-            both = self.normed(both)
+    def __call__(self, x: Tensor, kept: TreeKeys, layer: int, turn: Tensor | None) -> Tensor:
+        """The stream ``(S * beam, width)`` after it; keys and values of this step are kept.
+
+        Args:
+            x: The stream before.
+            kept: All keys and values.
+            layer: Which of them.
+            turn: Complex, ``(D / 2,)``: how the position turns queries and keys.
+        """
+        made = self.inputs(self.enter(x)).view(-1, kept.beam, 3, self.heads, self.head_dim)
+        k, v = kept.tensor[layer]  # (S, H, room, D)
+        sums = None if kept.sums is None or not self.settings.centred else kept.sums[layer]
+        if self.step is None:
+            q, key, value = self.split(made, turn)
+            if self.constant:
+                self.complete(q, key, sums, kept.steps)
+            kept.write(layer, key, value)
+        else:
+            q = made[:, :, 0]
+            native.keep(
+                self.step, made, k, v, kept.used - kept.beam, gains=self.gains, eps=self.gains_eps, turn=turn,
+                first=self.first if self.constant else None, folded=self.folded, sums=sums, count=kept.steps,
+            )  # fmt: skip
+        owned = kept.owned if kept.beam > 1 or self.sees_zeros else None
+        return self.leave(x + self.output(self.weigh(q, k, v, kept.used, kept.steps, owned)))
+
+    def split(self, made: Tensor, turn: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values ``(S, beam, H, D)`` of ``made (S, beam, 3, H, D)``, turned by ``turn (D / 2,)``."""
+        both = self.normed(made[:, :, :2])
         if turn is not None:
             both = torch.view_as_real(torch.view_as_complex(both.unflatten(-1, (-1, 2))) * turn).flatten(-2)
         return both[:, :, 0], both[:, :, 1], made[:, :, 2]

@@ -10,6 +10,7 @@ from torch import Tensor
 from reluformer.models.positions import rotation, turns
 from reluformer.models.quantising import can_multiply_integers, float_linear, integer_linear, multiplies_bf16
 from reluformer.models.reluformer import ReLUFormerForConditionalGeneration
+from reluformer.translation.engine import native
 from reluformer.translation.engine.keys import TreeKeys
 from reluformer.translation.engine.layers import (
     FeedForward,
@@ -64,6 +65,7 @@ class Engine:
         make = integer_linear if integers else partial(float_linear, dtype=FLOATS[precision])
         self.config, self.precision = model.config, precision
         self.kept = torch.bfloat16 if precision != "fp32" and multiplies_bf16() else torch.float32
+        step = native.library()
         self._versions = _versions(model)
         config, inner = model.config, model.model
         self.heads, self.head_dim = config.heads, config.d_model // config.heads
@@ -74,9 +76,9 @@ class Engine:
         turned = inner.decoder.positions.kind == "rotary"
         self.writing = [
             (
-                OwnAttention(x.self_attention, make, self.kept, turned),
-                SourceAttention(x.cross_attention, make, self.kept),
-                _ffn(x, make),
+                OwnAttention(x.self_attention, make, self.kept, turned, step),
+                SourceAttention(x.cross_attention, make, self.kept, step),
+                _ffn(x, make, step if integers else None),
             )
             for x in inner.decoder.layers
         ]
@@ -99,8 +101,8 @@ class Engine:
         rotate = self.read_positions.rotation(width, self.head_dim)
         needed = None if bool(mask.all()) else mask
         for attention, ffn in self.reading:
-            x = attention(x, partial(attention.look_up, sources=len(sources), mask=needed, rotate=rotate))
-            x = x if ffn is None else ffn(x, ffn.look_up)
+            x = attention(x, len(sources), needed, rotate)
+            x = x if ffn is None else ffn(x)
         return self.read_norm(x).view(len(sources), width, -1), mask
 
     def start(self, sources: list[list[int]], beam: int) -> "Decoding":
@@ -117,8 +119,8 @@ class Decoding:
         shape = len(engine.writing), len(states), beam, engine.heads, engine.head_dim
         self.own = TreeKeys(*shape, engine.kept, summed)
         # Of each layer (2, S, H, N, D).
-        self.source = [x.remember(states, mask).to(engine.kept).contiguous() for _, x, _ in engine.writing]
-        self.mask = None if bool(mask.all()) else mask[:, None].float()  # (S, 1, N)
+        self.source = [x.remember(states, mask) for _, x, _ in engine.writing]
+        self.mask = None if bool(mask.all()) else mask[:, None].to(engine.kept)  # (S, 1, N)
 
     def step(self, tokens: Tensor) -> Tensor:
         """Logits ``(S * beam, V)`` of what follows these tokens ``(S * beam,)``, one more of each hypothesis."""
@@ -128,24 +130,10 @@ class Decoding:
         self.position += 1
         self.own.begin_step()
         for layer, (own, cross, ffn) in enumerate(engine.writing):
-            x = own(x, partial(self._look_at_own, layer=layer, turn=turn))
-            x = cross(x, partial(self._look_at_source, layer=layer))
-            x = x if ffn is None else ffn(x, ffn.look_up)
+            x = own(x, self.own, layer, turn)
+            x = cross(x, self.source[layer], self.mask, self.beam)
+            x = x if ffn is None else ffn(x)
         return engine.head(engine.write_norm(x))
-
-    def _look_at_own(self, rows: Tensor, layer: int, turn: Tensor | None) -> Tensor:
-        own = self.engine.writing[layer][0]
-        q, k, v = own.split(rows, self.beam, turn)
-        if own.constant:
-            own.complete(q, k, None if self.own.sums is None else self.own.sums[layer], self.position)
-        owned = self.own.owned if self.beam > 1 or own.sees_zeros else None
-        return own.output(own.weigh(q, *self.own.write(layer, k, v), self.position, owned))
-
-    def _look_at_source(self, rows: Tensor, layer: int) -> Tensor:
-        cross = self.engine.writing[layer][1]
-        k, v = self.source[layer].flatten(1, 2)  # (S * H, N, D)
-        mask = self.mask if cross.sees_zeros else None
-        return cross.output(cross.weigh(cross.queries(rows, self.beam), k, v, 2.0, mask))
 
     def keep(self, sources: Tensor) -> None:
         """Go on with some of the sources alone."""
@@ -188,8 +176,8 @@ class _Positions:
         return self.table[position]
 
 
-def _ffn(layer: Any, make: Any) -> FeedForward | None:
-    return None if layer.ffn is None else FeedForward(layer.ffn, make)
+def _ffn(layer: Any, make: Any, step: Any = None) -> FeedForward | None:
+    return None if layer.ffn is None else FeedForward(layer.ffn, make, step)
 
 
 def _versions(model: Any) -> tuple[tuple[int, int], ...]:

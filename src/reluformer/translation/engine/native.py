@@ -1,0 +1,147 @@
+"""What step.c does, called with tensors: a lookup without PyTorch's dozen of small calls.
+
+The library is built when the package is installed, where there is a C compiler for it. Without it :func:`library` is
+None, and layers.py does the same by PyTorch.
+"""
+
+import ctypes
+from functools import lru_cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from reluformer.ops.statistics import TINY
+
+KINDS = {torch.float32: 0, torch.bfloat16: 1}  # of keys and values, as step.c counts them
+_INT, _LONG, _FLOAT, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
+_SIGNATURES = {
+    "sum_values": [_INT] * 4 + [_POINTER] * 6,
+    "look_up": [_INT] * 11 + [_FLOAT] * 4 + [_LONG] + [_POINTER] * 8,
+    "keep": [_INT] * 10 + [_FLOAT] + [_POINTER] * 7,
+}
+
+
+@lru_cache
+def library() -> ctypes.CDLL | None:
+    """The library, if there is one that can be loaded."""
+    spec = find_spec("reluformer.translation.engine._step")
+    if spec is None or spec.origin is None:
+        return None
+    try:
+        found = ctypes.CDLL(spec.origin)
+    except OSError:  # for another machine, or for a PyTorch that has no OpenMP to lend
+        return None
+    for name, arguments in _SIGNATURES.items():
+        function = getattr(found, name)
+        function.argtypes, function.restype = arguments, None
+    return found
+
+
+def sum_values(
+    step: ctypes.CDLL, weights: Tensor, values: Tensor, scale: Tensor, bias: Tensor, stream: Tensor
+) -> Tensor:
+    """``stream + weights @ (values * scale) + bias``; values whose weight is zero are not read.
+
+    Args:
+        step: The library.
+        weights: ``(rows, slots)``, float32 as all that follow.
+        values: ``(slots, width)``, int8.
+        scale: ``(width,)``.
+        bias: ``(width,)``.
+        stream: ``(rows, width)``.
+    """
+    weights, stream = weights.contiguous(), stream.contiguous()
+    out = torch.empty_like(stream)
+    step.sum_values(
+        torch.get_num_threads(), *weights.shape, stream.shape[1],
+        weights.data_ptr(), values.data_ptr(), scale.data_ptr(), bias.data_ptr(), stream.data_ptr(), out.data_ptr(),
+    )  # fmt: skip
+    return out
+
+
+def look_up(
+    step: ctypes.CDLL,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    used: int,
+    *,
+    power: int,
+    scale: float,
+    factor: float = 1.0,
+    bias: Tensor | None = None,
+    gain: Tensor | None = None,
+    eps: float = 0.0,
+    mask: Tensor | None = None,
+    counted: bool = False,
+) -> Tensor:
+    """Sums ``(S * beam, width)`` of values by ``relu(factor * (scale * q.k + bias)) ** power``.
+
+    Args:
+        step: The library.
+        q: ``(S, beam, H, D)``, heads one behind another.
+        k: ``(S, H, room, D)``, contiguous.
+        v: The same.
+        used: How many keys there are in that room.
+        power: 0 for softmax.
+        scale: Of products.
+        factor: Of scores.
+        bias: ``(H,)``.
+        gain: ``(D,)`` of an RMS norm of queries.
+        eps: Of that norm.
+        mask: ``(S, beam | 1, room)`` in the dtype of keys, 0 for what is hidden.
+        counted: Whether values begin with a 1, so that sums begin with their mass, by which they are to be divided.
+    """
+    sources, beam, heads, dim = q.shape
+    scratch = torch.empty(sources * heads * (beam + 1) * used)
+    out = torch.empty(sources * beam, heads * dim)
+    step.look_up(
+        torch.get_num_threads(), sources, beam, heads, used, k.shape[2], dim, KINDS[k.dtype], power, counted,
+        1 if mask is None else mask.shape[1], scale, factor, eps, TINY, q.stride(1),
+        q.data_ptr(), _place(gain), _place(bias), k.data_ptr(), v.data_ptr(), _place(mask),
+        scratch.data_ptr(), out.data_ptr(),
+    )  # fmt: skip
+    return out
+
+
+def keep(
+    step: ctypes.CDLL,
+    made: Tensor,
+    k: Tensor,
+    v: Tensor,
+    place: int,
+    *,
+    gains: Tensor | None,
+    eps: float,
+    turn: Tensor | None,
+    first: Tensor | None,
+    folded: bool,
+    sums: Tensor | None,
+    count: int,
+) -> None:
+    """Norm and turn queries and keys, complete queries, write keys and values; see ``OwnAttention`` for their meaning.
+
+    Args:
+        step: The library.
+        made: Queries, keys and values ``(S, beam, 3, H, D)``, of which queries are changed in place.
+        k: Keys ``(S, H, room, D)`` to write to.
+        v: Values, the same.
+        place: Where those of the first of a beam are written.
+        gains: ``(2, D)``.
+        eps: Of the norm.
+        turn: Complex, ``(D / 2,)``.
+        first: ``(H,)``, where the first channel of a key is a constant.
+        folded: Whether it is that already.
+        sums: ``(S, beam, H, D)``.
+        count: Keys of a beam, this one counted.
+    """
+    sources, beam, _, heads, dim = made.shape
+    step.keep(
+        sources, beam, heads, k.shape[2], dim, KINDS[k.dtype], place, first is not None, folded, count, eps,
+        made.data_ptr(), _place(gains), _place(turn), _place(first), _place(sums), k.data_ptr(), v.data_ptr(),
+    )  # fmt: skip
+
+
+def _place(x: Tensor | None) -> int | None:
+    return None if x is None else x.data_ptr()

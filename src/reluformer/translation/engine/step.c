@@ -1,0 +1,287 @@
+/* What a step of decoding does between its products with matrices, for a few rows on a CPU: in one call what takes
+ * PyTorch a dozen, each of which costs more than its arithmetic.
+ *
+ * `keep` puts new keys and values into the memory of a target, `look_up` weighs the values of a sequence, `sum_values`
+ * those of an FFN. ReLU leaves most weights at zero, and a value whose weight is zero is never read. layers.py has the
+ * same in PyTorch; native.py calls what is here.
+ *
+ * This is plain C which compilers vectorise: a copy of each loop for AVX-512, one for AVX2 and one for any CPU, chosen
+ * when the library is loaded. Threads are PyTorch's own: OpenMP is not linked but found, where PyTorch has put it.
+ * Tensors are contiguous, S sources of `beam` rows each, but for queries, whose rows have a stride.
+ */
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#if defined(__x86_64__) && defined(__gnu_linux__)
+#define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define CLONES
+#endif
+
+enum { FLOAT, BFLOAT, BYTE }; /* what keys and values are kept as: float32, bfloat16, int8 */
+enum { BLOCK = 64 };          /* channels that are summed in registers */
+
+INLINE float element(const void *x, int64_t i, int kind) {
+    if (kind == BYTE) return ((const int8_t *)x)[i];
+    if (kind == FLOAT) return ((const float *)x)[i];
+    uint32_t bits = (uint32_t)((const uint16_t *)x)[i] << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+INLINE void put(void *x, int64_t i, float value, int kind) {
+    if (kind == FLOAT) {
+        ((float *)x)[i] = value;
+        return;
+    }
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    ((uint16_t *)x)[i] = (bits + 0x7fff + (bits >> 16 & 1)) >> 16; /* to the nearest, ties to even */
+}
+
+INLINE float dot(const float *x, const void *y, int64_t at, int n, int kind) {
+    float sum = 0;
+    for (int i = 0; i < n; i++) sum += x[i] * element(y, at + i, kind);
+    return sum;
+}
+
+/* The RMS norm of one head; y may be x. */
+INLINE void norm_head(const float *x, const float *gain, float eps, int n, float *y) {
+    float factor = 1 / sqrtf(dot(x, x, 0, n, FLOAT) / n + eps);
+    for (int i = 0; i < n; i++) y[i] = x[i] * factor * gain[i];
+}
+
+/* Which weights are not zero; returns how many. */
+INLINE int active_of(const float *weights, int n, int *places) {
+    int count = 0;
+    for (int i = 0; i < n; i++) {
+        places[count] = i;
+        count += weights[i] != 0;
+    }
+    return count;
+}
+
+/* Channels from `first` on, `n` of them and at most BLOCK, of a weighted sum of rows of values. */
+INLINE void sum_block(
+    const float *weights, const int *places, int count, const void *values, int64_t width, int first, int n, int kind,
+    float *sums
+) {
+    float sum[BLOCK] = {0};
+    for (int i = 0; i < count; i++) {
+        float weight = weights[places[i]];
+        int64_t at = places[i] * width + first;
+        for (int c = 0; c < n; c++) sum[c] += weight * element(values, at + c, kind);
+    }
+    memcpy(sums, sum, n * sizeof *sums);
+}
+
+/* Channels from `begin` to `end`, into the places that they have in `sums`. */
+INLINE void sum_active(
+    const float *weights, int slots, int *places, const void *values, int64_t width, int begin, int end, int kind,
+    float *sums
+) {
+    int count = active_of(weights, slots, places);
+    for (; begin + BLOCK <= end; begin += BLOCK)
+        sum_block(weights, places, count, values, width, begin, BLOCK, kind, sums + begin);
+    if (begin < end) sum_block(weights, places, count, values, width, begin, end - begin, kind, sums + begin);
+}
+
+/* ---- An FFN's values --------------------------------------------------------------------------------------------- */
+
+struct values {
+    int rows, slots, width;
+    const float *weights; /* (rows, slots) */
+    const int8_t *values; /* (slots, width), in units of its column's scale */
+    const float *scale, *bias, *stream; /* (width), (width), (rows, width) */
+    float *out;
+};
+
+CLONES static void sum_channels(const struct values *p, int begin, int end) {
+    int places[p->slots];
+    for (int64_t row = 0; row < p->rows; row++) {
+        const float *stream = p->stream + row * p->width;
+        float *out = p->out + row * p->width;
+        sum_active(p->weights + row * p->slots, p->slots, places, p->values, p->width, begin, end, BYTE, out);
+        for (int c = begin; c < end; c++) out[c] = stream[c] + (out[c] * p->scale[c] + p->bias[c]);
+    }
+}
+
+/* out (rows, width) = stream + weights (scale * values) + bias. */
+void sum_values(
+    int threads, int rows, int slots, int width, const float *weights, const int8_t *values, const float *scale,
+    const float *bias, const float *stream, float *out
+) {
+    struct values p = {rows, slots, width, weights, values, scale, bias, stream, out};
+    int blocks = (width + BLOCK - 1) / BLOCK;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int part = 0; part < threads; part++) {
+        int end = blocks * (part + 1) / threads * BLOCK;
+        sum_channels(&p, blocks * part / threads * BLOCK, end < width ? end : width);
+    }
+}
+
+/* ---- Keys and values of a sequence ------------------------------------------------------------------------------- */
+
+struct lookup {
+    int beam, heads, keys, room, dim, power, counted, masks;
+    float scale, factor, eps, least;
+    int64_t q_stride;
+    const float *q, *gain, *bias; /* (S * beam, heads, dim), (dim) of a norm, (heads); the last two may be missing */
+    const void *k, *v, *mask;     /* (S, heads, room, dim), likewise, (S, masks, room), 0 for what is hidden */
+    float *scratch, *out; /* (S * heads, beam + 1, keys) for weights and places, (S * beam, heads, dim) */
+};
+
+INLINE float exponential(float x) { /* of what is not positive: 2^whole by its bits, 2^rest by a polynomial */
+    x = (x < -87 ? -87 : x) * 1.44269504f;
+    float whole = floorf(x), rest = x - whole, value = 1.535336188e-4f;
+    value = value * rest + 1.339887440e-3f;
+    value = value * rest + 9.618437357e-3f;
+    value = value * rest + 5.550332548e-2f;
+    value = value * rest + 2.402264791e-1f;
+    value = value * rest + 6.931472028e-1f;
+    value = value * rest + 1.0f;
+    int32_t bits = ((int32_t)whole + 127) << 23;
+    float power;
+    memcpy(&power, &bits, sizeof power);
+    return value * power;
+}
+
+INLINE void softmax(float *x, int n) {
+    float top = -INFINITY, sum = 0;
+    for (int i = 0; i < n; i++) top = x[i] > top ? x[i] : top;
+    for (int i = 0; i < n; i++) {
+        x[i] = x[i] == -INFINITY ? 0 : exponential(x[i] - top);
+        sum += x[i];
+    }
+    for (int i = 0; i < n; i++) x[i] /= sum;
+}
+
+INLINE void rectify(float *x, int power, int n) {
+    for (int i = 0; i < n; i++) x[i] = x[i] > 0 ? x[i] : 0;
+    for (; power > 1; power /= 2)
+        for (int i = 0; i < n; i++) x[i] *= x[i];
+}
+
+/* One head of one source: all rows of its beam look at a key while it is at hand. */
+INLINE void look(const struct lookup *p, int64_t task, int kind) {
+    int64_t head = task % p->heads, first = task / p->heads * p->beam, all = task * p->room * p->dim;
+    float q[p->beam][p->dim], *weights = p->scratch + task * (p->beam + 1) * p->keys;
+    int *places = (int *)(weights + (int64_t)p->beam * p->keys);
+    for (int row = 0; row < p->beam; row++) {
+        const float *query = p->q + (first + row) * p->q_stride + head * p->dim;
+        if (p->gain)
+            norm_head(query, p->gain, p->eps, p->dim, q[row]);
+        else
+            memcpy(q[row], query, p->dim * sizeof *query);
+    }
+    float bias = p->bias ? p->bias[head] : 0;
+    for (int64_t j = 0; j < p->keys; j++)
+        for (int row = 0; row < p->beam; row++) {
+            int64_t seen = (task / p->heads * p->masks + (p->masks > 1 ? row : 0)) * p->room + j;
+            int hidden = p->mask && element(p->mask, seen, kind) == 0;
+            float score = hidden ? 0 : dot(q[row], p->k, all + j * p->dim, p->dim, kind) * p->scale + bias;
+            weights[(int64_t)row * p->keys + j] = hidden ? -INFINITY : score * p->factor;
+        }
+    const char *values = (const char *)p->v + all * (kind == FLOAT ? 4 : 2);
+    for (int row = 0; row < p->beam; row++, weights += p->keys) {
+        float *out = p->out + ((first + row) * p->heads + head) * p->dim;
+        if (p->power)
+            rectify(weights, p->power, p->keys);
+        else
+            softmax(weights, p->keys);
+        sum_active(weights, p->keys, places, values, p->dim, 0, p->dim, kind, out);
+        if (p->counted) { /* the first channel of every value is 1, so that of a sum is the mass of its weights */
+            float mass = out[0] > p->least ? out[0] : p->least;
+            for (int c = 0; c < p->dim; c++) out[c] /= mass;
+        }
+    }
+}
+
+CLONES static void look_at_floats(const struct lookup *p, int64_t task) { look(p, task, FLOAT); }
+CLONES static void look_at_bfloats(const struct lookup *p, int64_t task) { look(p, task, BFLOAT); }
+
+/* Sums of values by relu(factor * (scale * q.k + bias)) ** power, over their mass if they are counted; where power is 0,
+ * by softmax. */
+void look_up(
+    int threads, int sources, int beam, int heads, int keys, int room, int dim, int kind, int power, int counted,
+    int masks, float scale, float factor, float eps, float least, int64_t q_stride, const float *q, const float *gain,
+    const float *bias, const void *k, const void *v, const void *mask, float *scratch, float *out
+) {
+    struct lookup p = {beam, heads, keys, room, dim, power, counted, masks, scale, factor, eps, least,
+                       q_stride, q, gain, bias, k, v, mask, scratch, out};
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t task = 0; task < (int64_t)sources * heads; task++)
+        if (kind == FLOAT)
+            look_at_floats(&p, task);
+        else
+            look_at_bfloats(&p, task);
+}
+
+/* ---- New keys and values ----------------------------------------------------------------------------------------- */
+
+/* Channels side by side are a complex number. */
+INLINE void turn_head(float *x, const float *turn, int n) {
+    for (int i = 0; i < n; i += 2) {
+        float real = x[i], imaginary = x[i + 1];
+        x[i] = real * turn[i] - imaginary * turn[i + 1];
+        x[i + 1] = real * turn[i + 1] + imaginary * turn[i];
+    }
+}
+
+struct entry {
+    int beam, heads, room, dim, place, constant, folded, count;
+    float eps;
+    float *made;                      /* (S * beam, 3, heads, dim) */
+    const float *gains, *turn, *first; /* (2, dim) of norms, (dim) and (heads); the first two may be missing */
+    float *sums;                      /* (S * beam, heads, dim) of a beam's keys, where scores are centred */
+    void *k, *v;                      /* (S, heads, room, dim) */
+};
+
+INLINE void enter(const struct entry *p, int rows, int kind) {
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t head = 0; head < p->heads; head++) {
+            int64_t apart = (int64_t)p->heads * p->dim;
+            float *q = p->made + row * 3 * apart + head * p->dim, *key = q + apart, *value = key + apart;
+            if (p->gains) {
+                norm_head(q, p->gains, p->eps, p->dim, q);
+                norm_head(key, p->gains + p->dim, p->eps, p->dim, key);
+            }
+            if (p->turn) {
+                turn_head(q, p->turn, p->dim);
+                turn_head(key, p->turn, p->dim);
+            }
+            if (p->constant) {
+                if (!p->folded) q[0] = 0, key[0] = 1;
+                float mean = 0;
+                if (p->sums) {
+                    float *sum = p->sums + (row * p->heads + head) * p->dim;
+                    for (int c = 0; c < p->dim; c++) sum[c] += key[c];
+                    mean = dot(q, sum, 0, p->dim, FLOAT) / p->count;
+                }
+                q[0] = p->first[head] - mean;
+            }
+            int64_t at = ((row / p->beam * p->heads + head) * p->room + p->place + row % p->beam) * p->dim;
+            for (int c = 0; c < p->dim; c++) put(p->k, at + c, key[c], kind);
+            for (int c = 0; c < p->dim; c++) put(p->v, at + c, value[c], kind);
+        }
+}
+
+CLONES static void enter_floats(const struct entry *p, int rows) { enter(p, rows, FLOAT); }
+CLONES static void enter_bfloats(const struct entry *p, int rows) { enter(p, rows, BFLOAT); }
+
+/* Norm and turn the queries and keys that were made, let queries bring bias and mean as OwnAttention.complete does, and
+ * write keys and values behind those that their source has. */
+void keep(
+    int sources, int beam, int heads, int room, int dim, int kind, int place, int constant, int folded, int count,
+    float eps, float *made, const float *gains, const float *turn, const float *first, float *sums, void *k, void *v
+) {
+    struct entry p = {beam, heads, room, dim, place, constant, folded, count, eps, made, gains, turn, first, sums, k, v};
+    if (kind == FLOAT)
+        enter_floats(&p, sources * beam);
+    else
+        enter_bfloats(&p, sources * beam);
+}
