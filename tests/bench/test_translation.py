@@ -81,7 +81,7 @@ def test_the_command(model_folder: Path, capsys, tmp_path: Path) -> None:
         cli.main([*arguments, "--out", str(tmp_path)])
     assert not stopped.value.code
     lines = (tmp_path / "translation-cpu.csv").read_text().splitlines()
-    assert len(lines) == 1 + 2 * 4  # for 1 and 5 beams
+    assert len(lines) == 1 + 2 * 5  # for 1 and 5 beams
     assert "against generate" in capsys.readouterr().out
 
 

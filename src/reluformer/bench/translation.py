@@ -32,9 +32,11 @@ RIVAL = f"{CT2} int8"
 PAUSE = 0.5  # seconds, until the threads of the one before have gone to sleep
 KINDS = {"int8": "int8", "bf16": "bfloat16", "fp32": "float32"}
 PRECISIONS = {RELU: ("int8", "bf16", "fp32"), TWIN: ("int8", "fp32")}
+PLAIN = "int8, PyTorch alone"  # an engine without step.c
 RIVALS = ("int8", "float32")  # CTranslate2's names
 NAMES = (
     *(f"{name}, {KINDS[precision]}" for name, precisions in PRECISIONS.items() for precision in precisions),
+    *(f"{name}, {PLAIN}" for name in PRECISIONS),
     STOCK,
     *(f"{CT2} {kind}" for kind in RIVALS),
 )
@@ -112,7 +114,8 @@ class Race:
         writers: dict[str, Writer] = {}
         for name, ours in ((RELU, model), (TWIN, twin_of(model.config))):
             for precision in PRECISIONS[name]:
-                writers[f"{name}, {KINDS[precision]}"] = _engine(ours, precision)
+                writers[f"{name}, {KINDS[precision]}"] = _engine(Engine(ours, precision))
+            writers[f"{name}, {PLAIN}"] = _engine(Engine(ours, "int8", compiled=False))
         marian = stock_marian(shape)
         writers[STOCK] = _generate(marian)
         writers |= {f"{CT2} {kind}": _ctranslate2(marian, scratch / kind, kind) for kind in RIVALS}
@@ -191,9 +194,7 @@ def twin_of(config: ReLUFormerConfig) -> Any:
     return model.eval()
 
 
-def _engine(model: Any, precision: str) -> Writer:
-    engine = Engine(model, precision)
-
+def _engine(engine: Engine) -> Writer:
     def write(sources: list[list[int]], beams: int) -> object:
         limits, length = [len(x) for x in sources], len(sources[0])
         if beams == 1:

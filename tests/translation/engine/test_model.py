@@ -63,43 +63,43 @@ def logits_of(engine: Engine, targets: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("fields", MODELS, ids=str)
-def test_the_same_logits(by: str, fields) -> None:
+def test_the_same_logits(compiled: bool, fields) -> None:
     model = model_of(fields)
     targets = torch.randint(3, VOCABULARY, (3, 12), generator=torch.Generator().manual_seed(1))
     expected = model.double()(**padded(SOURCES), decoder_input_ids=targets).logits
-    found = logits_of(Engine(model.float()), targets)
+    found = logits_of(Engine(model.float(), compiled=compiled), targets)
     torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("attention", KINDS, ids=str)
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
-def test_the_same_logits_of_every_kind(by: str, attention, positions: str) -> None:
+def test_the_same_logits_of_every_kind(compiled: bool, attention, positions: str) -> None:
     """For longer than there was room at first."""
     model = model_of(everywhere(attention) | {"positions": positions, "decoder_layers": 2})
     targets = torch.randint(3, VOCABULARY, (3, keys.ROOM + 6), generator=torch.Generator().manual_seed(1))
     expected = model.double()(**padded(SOURCES), decoder_input_ids=targets).logits
-    found = logits_of(Engine(model.float()), targets)
+    found = logits_of(Engine(model.float(), compiled=compiled), targets)
     torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("site", ["encoder_self", "decoder_self", "cross"])
-def test_sites_may_differ(by: str, site: str) -> None:
+def test_sites_may_differ(compiled: bool, site: str) -> None:
     model = model_of({site: KINDS[-1]})
     targets = torch.randint(3, VOCABULARY, (3, 12), generator=torch.Generator().manual_seed(1))
     expected = model.double()(**padded(SOURCES), decoder_input_ids=targets).logits
-    found = logits_of(Engine(model.float()), targets)
+    found = logits_of(Engine(model.float(), compiled=compiled), targets)
     torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("fields", [*MODELS[:2], MODELS[-2], *map(everywhere, (KINDS[1], KINDS[7], KINDS[9]))], ids=str)
 @pytest.mark.parametrize(("precision", "most"), [("bf16", 0.02), ("int8", 0.05)])
-def test_nearly_the_same_logits(by: str, fields, precision: str, most: float) -> None:
+def test_nearly_the_same_logits(compiled: bool, fields, precision: str, most: float) -> None:
     if precision == "int8" and not can_multiply_integers():
         pytest.skip("PyTorch has no int8 matrices here")
     model = model_of(fields)
     targets = torch.randint(3, VOCABULARY, (3, 12), generator=torch.Generator().manual_seed(1))
     expected = model(**padded(SOURCES), decoder_input_ids=targets).logits
-    found = logits_of(Engine(model, precision), targets)
+    found = logits_of(Engine(model, precision, compiled), targets)
     assert 0 < (found - expected).norm() / expected.norm() < most
 
 

@@ -44,11 +44,11 @@ def generated(model, sources: list[list[int]], limits: list[int], beam: int, pen
 @pytest.mark.parametrize("family", ["reluformer", "transformer"])
 @pytest.mark.parametrize(("beam", "penalty"), [(1, 1.0), (2, 1.0), (5, 1.0), (3, 0.0), (3, -0.7), (4, 2.5)])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_same_tokens(by: str, seed: int, beam: int, penalty: float, family: str) -> None:
+def test_the_same_tokens(compiled: bool, seed: int, beam: int, penalty: float, family: str) -> None:
     model, sources = model_that_ends(seed, family, norm_order=("pre", "post")[seed % 2]), sources_of(seed)
     limits = [2 * len(x) + 16 for x in sources]
     expected = generated(model, sources, limits, beam, penalty)
-    engine = Engine(model)
+    engine = Engine(model, compiled=compiled)
     with torch.inference_mode():
         found = (
             greedy_search(engine, sources, limits) if beam == 1 else beam_search(engine, sources, limits, beam, penalty)

@@ -52,9 +52,10 @@ class Engine:
         precision: Of products with weights: ``int8``, ``bf16`` or ``fp32``. All else is float32, but keys and values
             that are kept are bf16 unless ``fp32`` is asked for, where the CPU multiplies bf16 itself: to read them is
             what a step of a long document waits for.
+        compiled: Whether lookups may be those of step.c, where it was built, instead of PyTorch's.
     """
 
-    def __init__(self, model: Any, precision: str = "fp32") -> None:
+    def __init__(self, model: Any, precision: str = "fp32", compiled: bool = True) -> None:
         if (reason := obstacle(model)) is not None:
             raise ValueError(f"model must be a ReLUFormer of plain memories on a CPU, got {reason}")
         integers = precision == "int8"
@@ -65,7 +66,7 @@ class Engine:
         make = integer_linear if integers else partial(float_linear, dtype=FLOATS[precision])
         self.config, self.precision = model.config, precision
         self.kept = torch.bfloat16 if precision != "fp32" and multiplies_bf16() else torch.float32
-        step = native.library()
+        step = native.library() if compiled else None
         self._versions = _versions(model)
         config, inner = model.config, model.model
         self.heads, self.head_dim = config.heads, config.d_model // config.heads
