@@ -82,6 +82,17 @@ def test_the_same_logits_of_every_kind(compiled: bool, attention, positions: str
     torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("attention", [KINDS[3], KINDS[9], SOFTMAX], ids=str)
+def test_sources_that_are_not_short(attention, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read by the operators of models, and written from by step.c."""
+    monkeypatch.setattr("reluformer.translation.engine.attention.SHORT", 5)
+    model = model_of(everywhere(attention) | {"positions": "rotary", "encoder_layers": 2})
+    targets = torch.randint(3, VOCABULARY, (3, 12), generator=torch.Generator().manual_seed(1))
+    expected = model.double()(**padded(SOURCES), decoder_input_ids=targets).logits
+    found = logits_of(Engine(model.float()), targets)
+    torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("site", ["encoder_self", "decoder_self", "cross"])
 def test_sites_may_differ(compiled: bool, site: str) -> None:
     model = model_of({site: KINDS[-1]})

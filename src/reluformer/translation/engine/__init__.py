@@ -4,7 +4,8 @@
 each step. Here a step is a handful of calls per layer, matrices may be int8, and keys stay where they were written.
 """
 
-from reluformer.translation.engine.model import Engine, obstacle
+from reluformer.translation.engine.model import Engine
+from reluformer.translation.engine.obstacles import obstacle
 from reluformer.translation.engine.search import beam_search, greedy_search
 
 __all__ = ["Engine", "beam_search", "greedy_search", "obstacle"]

@@ -9,46 +9,20 @@ from torch import Tensor
 
 from reluformer.models.positions import rotation, turns
 from reluformer.models.quantising import can_multiply_integers, float_linear, integer_linear, multiplies_bf16
-from reluformer.models.reluformer import ReLUFormerForConditionalGeneration
 from reluformer.translation.engine import native
+from reluformer.translation.engine.attention import OwnAttention, Reading, SourceAttention
 from reluformer.translation.engine.keys import TreeKeys
-from reluformer.translation.engine.layers import (
-    FeedForward,
-    OwnAttention,
-    Reading,
-    SourceAttention,
-    normer,
-    unlike_attention,
-    unlike_feedforward,
-)
+from reluformer.translation.engine.layers import FeedForward, normer
+from reluformer.translation.engine.obstacles import obstacle
 
 FLOATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
-
-
-def obstacle(model: Any) -> str | None:
-    """Why an :class:`Engine` cannot run a model, or None if it can."""
-    if not isinstance(model, ReLUFormerForConditionalGeneration):
-        return f"a {type(model).__name__}"
-    if model.device.type != "cpu":
-        return f"a model on {model.device}"
-    config = model.config
-    if not config.decoder_layers:
-        return "no decoder layer"
-    if not isinstance(config.eos_token_id, int):
-        return "no or several tokens that end a target"
-    if config.key_heads != config.heads:
-        return "heads that share keys"
-    if any(getattr(module, "softmax_share", None) is not None for module in model.modules()):
-        return "a softmax_share, which training sets"
-    unlike = [unlike_attention(site, config.memory(site)) for site in ("encoder_self", "decoder_self", "cross")]
-    return next(filter(None, [*unlike, unlike_feedforward(config.memory("ffn"))]), None)
 
 
 class Engine:
     """What a model computes, by the fewest calls.
 
     Args:
-        model: One without an :func:`obstacle`.
+        model: One without an :func:`~reluformer.translation.engine.obstacles.obstacle`.
         precision: Of products with weights: ``int8``, ``bf16`` or ``fp32``. All else is float32, but keys and values
             that are kept are bf16 unless ``fp32`` is asked for, where the CPU multiplies bf16 itself: to read them is
             what a step of a long document waits for.
@@ -73,7 +47,7 @@ class Engine:
         self.embeddings = inner.shared.weight.detach().float() * math.sqrt(config.d_model)
         self.read_positions = _Positions(inner.encoder.positions, config.d_model)
         self.write_positions = _Positions(inner.decoder.positions, config.d_model)
-        self.reading = [(Reading(x.self_attention, make), _ffn(x, make)) for x in inner.encoder.layers]
+        self.reading = [(Reading(x.self_attention, make, step), _ffn(x, make)) for x in inner.encoder.layers]
         turned = inner.decoder.positions.kind == "rotary"
         self.writing = [
             (
@@ -100,9 +74,9 @@ class Engine:
         x = self.embeddings[torch.tensor([x + [0] * (width - len(x)) for x in sources]).flatten()]
         x = self.read_positions.add(x, 0, width)
         rotate = self.read_positions.rotation(width, self.head_dim)
-        needed = None if bool(mask.all()) else mask
+        padded = not bool(mask.all())
         for attention, ffn in self.reading:
-            x = attention(x, len(sources), needed, rotate)
+            x = attention(x, mask, padded, rotate)
             x = x if ffn is None else ffn(x)
         return self.read_norm(x).view(len(sources), width, -1), mask
 
