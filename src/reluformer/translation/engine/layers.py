@@ -15,7 +15,7 @@ from reluformer.translation.engine import native
 MakeLinear = Callable[..., Linear]  # weight, bias and relu, as in reluformer.models.quantising
 Norm = Callable[[Tensor], Tensor]
 Step = ctypes.CDLL | None  # of native.library()
-FEW = 12  # rows: for more of them a dense product of int8 is faster than sums of the values that have a weight
+FEW = 3  # rows: for more of them a dense product of int8 is faster than sums of the values that have a weight
 
 
 class Frame:

@@ -100,9 +100,9 @@ struct values {
     float *out;
 };
 
-CLONES static void sum_channels(const struct values *p, int begin, int end) {
+CLONES static void sum_part(const struct values *p, int first_row, int rows, int begin, int end) {
     int places[p->slots];
-    for (int64_t row = 0; row < p->rows; row++) {
+    for (int64_t row = first_row; row < rows; row++) {
         const float *stream = p->stream + row * p->width;
         float *out = p->out + row * p->width;
         sum_active(p->weights + row * p->slots, p->slots, places, p->values, p->width, begin, end, BYTE, out);
@@ -119,8 +119,12 @@ void sum_values(
     int blocks = (width + BLOCK - 1) / BLOCK;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int part = 0; part < threads; part++) {
+        if (rows >= threads) { /* each has rows of its own, or else channels */
+            sum_part(&p, rows * part / threads, rows * (part + 1) / threads, 0, width);
+            continue;
+        }
         int end = blocks * (part + 1) / threads * BLOCK;
-        sum_channels(&p, blocks * part / threads * BLOCK, end < width ? end : width);
+        sum_part(&p, 0, rows, blocks * part / threads * BLOCK, end < width ? end : width);
     }
 }
 
