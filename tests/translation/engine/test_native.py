@@ -163,3 +163,28 @@ def test_values_without_a_weight_are_not_read() -> None:
     q = -k[:, :, 3:4] * 100  # what looks away from the fourth key
     found = native.look_up(native.library(), q.transpose(1, 2), k, v, 8, power=1, scale=1.0)
     assert found.isfinite().all()
+
+
+@built
+@pytest.mark.parametrize(("rows", "vocabulary", "many"), [(1, 8000, 10), (5, 131, 6), (3, 64, 64), (2, 7, 2)])
+@pytest.mark.parametrize("never", [None, 2])
+def test_best_tokens(rows: int, vocabulary: int, many: int, never: int | None) -> None:
+    torch.manual_seed(vocabulary)
+    logits = 5 * torch.randn(rows, vocabulary)
+    logits[0, 2] = 30.0  # the likeliest
+    logits[-1, 5] = -torch.inf
+    best, tokens = native.best_tokens(native.library(), logits, many, never)
+    logarithms = logits.double().log_softmax(-1)
+    if never is not None:
+        logarithms[:, never] = -torch.inf
+    expected = logarithms.topk(many)
+    torch.testing.assert_close(best.double(), expected.values, rtol=1e-6, atol=1e-5)
+    live = expected.values.isfinite()
+    assert torch.equal(tokens[live], expected.indices[live])
+
+
+@built
+def test_best_tokens_of_what_is_no_number() -> None:
+    best, tokens = native.best_tokens(native.library(), torch.full((1, 100), torch.nan), 4)
+    assert not best.isfinite().any()
+    assert (tokens == 0).all()

@@ -40,7 +40,7 @@ class Engine:
         make = integer_linear if integers else partial(float_linear, dtype=FLOATS[precision])
         self.config, self.precision = model.config, precision
         self.kept = torch.bfloat16 if precision != "fp32" and multiplies_bf16() else torch.float32
-        step = native.library() if compiled else None
+        self.step = step = native.library() if compiled else None
         self._versions = _versions(model)
         config, inner = model.config, model.model
         self.heads, self.head_dim = config.heads, config.d_model // config.heads

@@ -18,6 +18,7 @@ _INT, _LONG, _FLOAT, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_float, ct
 _SIGNATURES = {
     "sum_values": [_INT] * 4 + [_POINTER] * 6,
     "look_up": [_INT] * 11 + [_FLOAT] * 4 + [_LONG] + [_POINTER] * 8,
+    "best_tokens": [_INT] * 5 + [_POINTER] * 3,
     "keep": [_INT] * 10 + [_FLOAT] + [_POINTER] * 7,
 }
 
@@ -141,6 +142,24 @@ def keep(
         sources, beam, heads, k.shape[2], dim, KINDS[k.dtype], place, first is not None, folded, count, eps,
         made.data_ptr(), _place(gains), _place(turn), _place(first), _place(sums), k.data_ptr(), v.data_ptr(),
     )  # fmt: skip
+
+
+def best_tokens(step: ctypes.CDLL, logits: Tensor, many: int, never: int | None = None) -> tuple[Tensor, Tensor]:
+    """Logarithms of the largest probabilities ``(rows, many)``, best first, and their tokens.
+
+    Args:
+        step: The library.
+        logits: ``(rows, V)``.
+        many: How many.
+        never: A token that is none of them, though it has its share of the probability.
+    """
+    logits = logits.contiguous()
+    best, tokens = torch.empty(len(logits), many), torch.empty(len(logits), many, dtype=torch.long)
+    step.best_tokens(
+        torch.get_num_threads(), *logits.shape, many, -1 if never is None else never,
+        logits.data_ptr(), best.data_ptr(), tokens.data_ptr(),
+    )  # fmt: skip
+    return best, tokens
 
 
 def _place(x: Tensor | None) -> int | None:

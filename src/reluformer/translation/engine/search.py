@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from reluformer.translation.engine import native
 from reluformer.translation.engine.model import Engine
 
 HIDDEN = -1e9  # the score of a beam that is none yet: all start from one
@@ -82,7 +83,8 @@ def beam_search(
     while under_way:
         limited = [step + 1 == source.limit for source in under_way]
         logits = decoding.step(tokens)
-        best, parents, following = _continuations(logits, scores, end, limited, step + 1 < fewest)  # (S, 2 * beam)
+        found = _likeliest(engine, logits, 2 * beam, end if step + 1 < fewest else None)
+        best, parents, following = _continuations(*found, scores, end, limited)  # (S, 2 * beam)
         step += 1
         ending = following == end
         if bool(ending.any()):
@@ -116,20 +118,33 @@ def beam_search(
     return written
 
 
+def _likeliest(engine: Engine, logits: Tensor, many: int, never: int | None) -> tuple[Tensor, Tensor]:
+    """The best tokens of each row but ``never``, best first: their logarithms and themselves, ``(S * beam, many)``."""
+    if engine.step is not None:
+        return native.best_tokens(engine.step, logits, many, never)
+    logarithms = logits.log_softmax(-1)
+    if never is not None:
+        logarithms[:, never] = -torch.inf
+    return _largest(logarithms, many)
+
+
 def _continuations(
-    logits: Tensor, scores: Tensor, end: int, limited: list[bool], endless: bool
+    top: Tensor, tokens: Tensor, scores: Tensor, end: int, limited: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The best ``2 * beam`` of each source, best first: scores, beams that they go on from, tokens; ``(S, 2 * beam)``.
 
     At most ``beam`` of them end, so that as many are left to go on with. One of the best of a source is one of the best
     of its beam, so there is no need to sort all.
+
+    Args:
+        top: Logarithms of the best ``2 * beam`` of each beam, ``(S * beam, 2 * beam)``.
+        tokens: Which these are.
+        scores: Of the beams, ``(S, beam)``.
+        end: The token that ends a target.
+        limited: Of each source, whether nothing else may follow.
     """
     beam = scores.shape[1]
     many = 2 * beam
-    logarithms = logits.log_softmax(-1)
-    if endless:
-        logarithms[:, end] = -torch.inf
-    top, tokens = _largest(logarithms, many)  # (S * beam, 2 * beam)
     if any(limited):
         rows = torch.tensor(limited).repeat_interleave(beam)
         top[rows] = -torch.inf

@@ -2,8 +2,8 @@
  * PyTorch a dozen, each of which costs more than its arithmetic.
  *
  * `keep` puts new keys and values into the memory of a target, `look_up` weighs the values of a sequence, `sum_values`
- * those of an FFN. ReLU leaves most weights at zero, and a value whose weight is zero is never read. layers.py has the
- * same in PyTorch; native.py calls what is here.
+ * those of an FFN, `best_tokens` finds what may follow. ReLU leaves most weights at zero, and a value whose weight is
+ * zero is never read. attention.py, layers.py and search.py have the same in PyTorch; native.py calls what is here.
  *
  * This is plain C which compilers vectorise: a copy of each loop for AVX-512, one for AVX2 and one for any CPU, chosen
  * when the library is loaded. Threads are PyTorch's own: OpenMP is not linked but found, where PyTorch has put it.
@@ -47,6 +47,27 @@ INLINE float dot(const float *x, const void *y, int64_t at, int n, int kind) {
     float sum = 0;
     for (int i = 0; i < n; i++) sum += x[i] * element(y, at + i, kind);
     return sum;
+}
+
+INLINE float largest_of(const float *x, int n) {
+    float largest = -INFINITY;
+    for (int i = 0; i < n; i++) largest = x[i] > largest ? x[i] : largest;
+    return largest;
+}
+
+INLINE float exponential(float x) { /* of what is not positive: 2^whole by its bits, 2^rest by a polynomial */
+    x = (x < -87 ? -87 : x) * 1.44269504f;
+    float whole = floorf(x), rest = x - whole, value = 1.535336188e-4f;
+    value = value * rest + 1.339887440e-3f;
+    value = value * rest + 9.618437357e-3f;
+    value = value * rest + 5.550332548e-2f;
+    value = value * rest + 2.402264791e-1f;
+    value = value * rest + 6.931472028e-1f;
+    value = value * rest + 1.0f;
+    int32_t bits = ((int32_t)whole + 127) << 23;
+    float power;
+    memcpy(&power, &bits, sizeof power);
+    return value * power;
 }
 
 /* The RMS norm of one head; y may be x. */
@@ -139,24 +160,8 @@ struct lookup {
     float *scratch, *out; /* (S * heads, beam + 1, keys) for weights and places, (S * beam, heads, dim) */
 };
 
-INLINE float exponential(float x) { /* of what is not positive: 2^whole by its bits, 2^rest by a polynomial */
-    x = (x < -87 ? -87 : x) * 1.44269504f;
-    float whole = floorf(x), rest = x - whole, value = 1.535336188e-4f;
-    value = value * rest + 1.339887440e-3f;
-    value = value * rest + 9.618437357e-3f;
-    value = value * rest + 5.550332548e-2f;
-    value = value * rest + 2.402264791e-1f;
-    value = value * rest + 6.931472028e-1f;
-    value = value * rest + 1.0f;
-    int32_t bits = ((int32_t)whole + 127) << 23;
-    float power;
-    memcpy(&power, &bits, sizeof power);
-    return value * power;
-}
-
 INLINE void softmax(float *x, int n) {
-    float top = -INFINITY, sum = 0;
-    for (int i = 0; i < n; i++) top = x[i] > top ? x[i] : top;
+    float top = largest_of(x, n), sum = 0;
     for (int i = 0; i < n; i++) {
         x[i] = x[i] == -INFINITY ? 0 : exponential(x[i] - top);
         sum += x[i];
@@ -288,4 +293,33 @@ void keep(
         enter_floats(&p, sources * beam);
     else
         enter_bfloats(&p, sources * beam);
+}
+
+/* ---- What may follow --------------------------------------------------------------------------------------------- */
+
+CLONES static void best_of_row(const float *logits, int vocabulary, int many, int never, float *best, int64_t *tokens) {
+    float top = largest_of(logits, vocabulary), sum = 0;
+    for (int i = 0; i < vocabulary; i++) sum += exponential(logits[i] - top);
+    for (int i = 0; i < many; i++) best[i] = -INFINITY, tokens[i] = 0;
+    for (int first = 0; first < vocabulary; first += BLOCK) { /* few blocks have one of the best */
+        int last = first + BLOCK < vocabulary ? first + BLOCK : vocabulary;
+        if (!(largest_of(logits + first, last - first) > best[many - 1])) continue;
+        for (int token = first; token < last; token++) {
+            if (!(logits[token] > best[many - 1]) || token == never) continue;
+            int place = many - 1;
+            for (; place > 0 && logits[token] > best[place - 1]; place--)
+                best[place] = best[place - 1], tokens[place] = tokens[place - 1];
+            best[place] = logits[token], tokens[place] = token;
+        }
+    }
+    for (int i = 0; i < many; i++) best[i] -= top + logf(sum);
+}
+
+/* Logarithms of the `many` largest probabilities of each row, best first, and their tokens, which `never` is not. */
+void best_tokens(
+    int threads, int rows, int vocabulary, int many, int never, const float *logits, float *best, int64_t *tokens
+) {
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t row = 0; row < rows; row++)
+        best_of_row(logits + row * vocabulary, vocabulary, many, never, best + row * many, tokens + row * many);
 }
