@@ -1,5 +1,6 @@
 """The engine computes what the model computes."""
 
+import copy
 import itertools
 
 import pytest
@@ -112,6 +113,43 @@ def test_nearly_the_same_logits(compiled: bool, fields, precision: str, most: fl
     expected = model(**padded(SOURCES), decoder_input_ids=targets).logits
     found = logits_of(Engine(model, precision, compiled), targets)
     assert 0 < (found - expected).norm() / expected.norm() < most
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+def test_sources_of_one_token(compiled: bool, positions: str) -> None:
+    model = model_of({"positions": positions})
+    sources = [[5], [7], [2]]
+    with torch.inference_mode():
+        found, _ = Engine(model, compiled=compiled).read(sources)
+        expected = model.double().model.encoder(input_ids=torch.tensor(sources)).last_hidden_state
+    torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_whatever_the_default_dtype(compiled: bool, dtype: torch.dtype) -> None:
+    """It is a program's own, and no library should break by it."""
+    model = model_of(everywhere(OVER_MASS) | {"positions": "rotary"})
+    targets = torch.randint(3, VOCABULARY, (3, 12), generator=torch.Generator().manual_seed(1))
+    expected = logits_of(Engine(model, compiled=compiled), targets)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        found = logits_of(Engine(model, compiled=compiled), targets)
+    finally:
+        torch.set_default_dtype(before)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_it_can_be_copied(compiled: bool) -> None:
+    engine = Engine(model_of({}), "int8" if can_multiply_integers() else "fp32", compiled)
+    targets = torch.randint(3, VOCABULARY, (3, 4), generator=torch.Generator().manual_seed(1))
+    assert torch.equal(logits_of(copy.deepcopy(engine), targets), logits_of(engine, targets))
+
+
+def test_gradients_may_be_on(compiled: bool) -> None:
+    """What a step needs is no part of any graph."""
+    model = model_of(everywhere(OVER_MASS) | {"positions": "learned"})
+    assert not Engine(model, compiled=compiled).start(SOURCES, 2).step(torch.ones(6, dtype=torch.long)).requires_grad
 
 
 def test_it_notices_new_weights() -> None:

@@ -12,7 +12,7 @@ from reluformer.memory.lookup import lookup
 from reluformer.ops.statistics import TINY
 from reluformer.translation.engine import native
 from reluformer.translation.engine.keys import TreeKeys
-from reluformer.translation.engine.layers import Frame, MakeLinear, Norm, Step, eps_of, joined, normer, rms_normer, same
+from reluformer.translation.engine.layers import Frame, MakeLinear, Norm, eps_of, joined, normer, rms_normer, same
 
 SHORT = 64  # tokens of a source up to which step.c looks at every pair of them; products of longer ones are matrices'
 
@@ -24,13 +24,13 @@ class Looking(Frame):
         sublayer: Of the model.
         make: Makes its linear layers.
         kept: The dtype of keys and values, hence of scores.
-        step: What looks up, if not PyTorch.
+        compiled: Whether step.c looks up, or else PyTorch.
     """
 
-    def __init__(self, sublayer: Any, make: MakeLinear, kept: torch.dtype, step: Step = None) -> None:
+    def __init__(self, sublayer: Any, make: MakeLinear, kept: torch.dtype, compiled: bool = False) -> None:
         super().__init__(sublayer)
         memory: Attention = sublayer.memory
-        self.step, self.kept = step, kept
+        self.compiled, self.kept = compiled, kept
         self.settings, self.heads, self.head_dim = memory.settings, memory.heads, memory.head_dim
         self.scale, self.constant, self.counted = memory.head_dim**-0.5, memory.constant, memory.counted
         self.sees_zeros = self.settings.activation not in FUSED  # under ReLU values of zeros add nothing to a sum
@@ -81,9 +81,9 @@ class Looking(Frame):
         """
         power = FUSED.get(self.settings.activation, 0)
         factor = (count / 2) ** (-self.settings.alpha / power) if power else 1.0  # of a row, hence of its scores
-        if self.step is not None:
+        if self.compiled:
             return native.look_up(
-                self.step, q, k, v, used, power=power, scale=self.scale, factor=factor, bias=self.bias,
+                q, k, v, used, power=power, scale=self.scale, factor=factor, bias=self.bias,
                 gain=self.gain, eps=self.eps, mask=mask, counted=self.counted,
             )  # fmt: skip
         sources, beam, heads, _ = q.shape
@@ -112,8 +112,8 @@ class Looking(Frame):
 class Reading(Looking):
     """The encoder's, of all positions of some sources at once."""
 
-    def __init__(self, sublayer: Any, make: MakeLinear, step: Step = None) -> None:
-        super().__init__(sublayer, make, torch.float32, step)
+    def __init__(self, sublayer: Any, make: MakeLinear, compiled: bool = False) -> None:
+        super().__init__(sublayer, make, torch.float32, compiled)
         memory: Attention = sublayer.memory
         self.norms = normer(memory.query_norm), normer(memory.key_norm)
         layers = [memory.query, memory.key, memory.value]
@@ -126,7 +126,7 @@ class Reading(Looking):
         q, k = (norm(y) for norm, y in zip(self.norms, (q, k), strict=True))
         if rotate is not None:
             q, k = rotate(q, k)
-        if self.step is not None and q.shape[2] <= SHORT and not self.sees_zeros:
+        if self.compiled and q.shape[2] <= SHORT and not self.sees_zeros:
             k, v = self.settle(torch.stack([k, v], 2).permute(0, 3, 2, 1, 4), mask)
             found = self.weigh(q.transpose(1, 2).contiguous(), k, v, k.shape[2], 2.0, None)
         else:
@@ -141,8 +141,8 @@ class Reading(Looking):
 class SourceAttention(Looking):
     """The decoder's, to the keys and values of the source, which are made once."""
 
-    def __init__(self, sublayer: Any, make: MakeLinear, kept: torch.dtype, step: Step = None) -> None:
-        super().__init__(sublayer, make, kept, step)
+    def __init__(self, sublayer: Any, make: MakeLinear, kept: torch.dtype, compiled: bool = False) -> None:
+        super().__init__(sublayer, make, kept, compiled)
         memory: Attention = sublayer.memory
         self.query_norm, self.key_norm = normer(memory.query_norm), normer(memory.key_norm)
         if memory.query_norm is not None:
@@ -183,11 +183,13 @@ class OwnAttention(Looking):
         folded: Whether the matrices make the first channels that this takes.
     """
 
-    def __init__(self, sublayer: Any, make: MakeLinear, kept: torch.dtype, turned: bool, step: Step = None) -> None:
-        super().__init__(sublayer, make, kept, step)
+    def __init__(
+        self, sublayer: Any, make: MakeLinear, kept: torch.dtype, turned: bool, compiled: bool = False
+    ) -> None:
+        super().__init__(sublayer, make, kept, compiled)
         memory: Attention = sublayer.memory
         self.folded = self.constant and not (turned or self.settings.query_key_norm)
-        self.first = torch.zeros(self.heads)  # what the first channel has of the bias
+        self.first = torch.zeros(self.heads, dtype=torch.float32)  # what the first channel has of the bias
         if self.constant and self.bias is not None:
             self.first, self.bias = self.bias / self.scale, None
         order = torch.arange(self.head_dim)
@@ -222,7 +224,7 @@ class OwnAttention(Looking):
         made = self.inputs(self.enter(x)).view(-1, kept.beam, 3, self.heads, self.head_dim)
         k, v = kept.tensor[layer]  # (S, H, room, D)
         sums = None if kept.sums is None or not self.settings.centred else kept.sums[layer]
-        if self.step is None:
+        if not self.compiled:
             q, key, value = self.split(made, turn)
             if self.constant:
                 self.complete(q, key, sums, kept.steps)
@@ -230,7 +232,7 @@ class OwnAttention(Looking):
         else:
             q = made[:, :, 0]
             native.keep(
-                self.step, made, k, v, kept.used - kept.beam, gains=self.gains, eps=self.gains_eps, turn=turn,
+                made, k, v, kept.used - kept.beam, gains=self.gains, eps=self.gains_eps, turn=turn,
                 first=self.first if self.constant else None, folded=self.folded, sums=sums, count=kept.steps,
             )  # fmt: skip
         owned = kept.owned if kept.beam > 1 or self.sees_zeros else None

@@ -2,15 +2,15 @@
 
 Beams of one source have most of their past in common. So a step adds one key for each beam to those of its source, and
 nothing is ever moved because beams change places: what changes is which keys a beam owns, a row of ones and zeros. From
-time to time keys that no beam owns any more are dropped. All beams of a source look into all its keys in one product;
-ReLU weights of keys that are not their own are multiplied by zero, softmax never sees them.
+time to time keys that no beam owns any more are dropped. All beams of a source look into all its keys, and give no
+weight to those that are not their own.
 """
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-ROOM = 64  # keys there is room for at first, and more whenever they are used up: what is not used yet is read, too
+ROOM = 64  # keys there is room for at first, and more whenever they are used up
 PRUNED = 16  # steps after which keys without an owner are dropped
 
 
@@ -18,8 +18,8 @@ class TreeKeys:
     """Keys and values of all layers, of ``sources`` with ``beam`` hypotheses each.
 
     Attributes:
-        tensor: ``(layers, 2, S, H, room, D)``, zeros where nothing was ever written. All of it is read, since a part of
-            the room would have to be copied first.
+        tensor: ``(layers, 2, S, H, room, D)``, zeros where nothing was ever written: products of PyTorch read all of
+            it, since a part of the room would have to be copied first.
         owned: ``(S, beam, room)``, 1 where a beam owns a key.
         sums: ``(layers, S, beam, H, D)`` where asked for, else None: of all keys that a beam owns. Whoever writes keys
             adds them; always float32, since they grow.
@@ -39,7 +39,7 @@ class TreeKeys:
         self.beam, self.used, self.steps = beam, 0, 0
         self.tensor = torch.zeros(layers, 2, sources, heads, ROOM, head_dim, dtype=dtype)
         self.owned = torch.zeros(sources, beam, ROOM, dtype=dtype)
-        self.sums = torch.zeros(layers, sources, beam, heads, head_dim) if summed else None
+        self.sums = torch.zeros(layers, sources, beam, heads, head_dim, dtype=torch.float32) if summed else None
         self.each = torch.eye(beam, dtype=dtype)
 
     def begin_step(self) -> None:

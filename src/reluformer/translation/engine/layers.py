@@ -1,6 +1,5 @@
 """What sublayers are made of, as plain functions of rows: norms, linear layers that are joined, FFNs."""
 
-import ctypes
 import math
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +13,6 @@ from reluformer.translation.engine import native
 
 MakeLinear = Callable[..., Linear]  # weight, bias and relu, as in reluformer.models.quantising
 Norm = Callable[[Tensor], Tensor]
-Step = ctypes.CDLL | None  # of native.library()
 FEW = 3  # rows: for more of them a dense product of int8 is faster than sums of the values that have a weight
 
 
@@ -61,26 +59,26 @@ class FeedForward(Frame):
     Args:
         sublayer: Of the model.
         make: Makes its linear layers.
-        step: Where it is given, few rows read the int8 values of active slots alone.
+        compiled: Whether few rows read the int8 values of active slots alone, by step.c.
     """
 
-    def __init__(self, sublayer: Any, make: MakeLinear, step: Step = None) -> None:
+    def __init__(self, sublayer: Any, make: MakeLinear, compiled: bool = False) -> None:
         super().__init__(sublayer)
         memory = sublayer.memory
         self.keys = make(memory.keys.weight, memory.keys.bias, relu=True)
         self.values = make(memory.values.weight, memory.values.bias)
-        self.step = step
-        if step is not None:
+        self.compiled = compiled
+        if compiled:
             integers, scale = quantise_rows(memory.values.weight)
-            bias = torch.zeros(len(scale)) if memory.values.bias is None else memory.values.bias.detach().float()
+            bias = scale.new_zeros(len(scale)) if memory.values.bias is None else memory.values.bias.detach().float()
             self.slots = integers.T.contiguous(), scale[:, 0].contiguous(), bias  # (slots, width), (width,), (width,)
 
     def __call__(self, x: Tensor) -> Tensor:
         """The stream ``(rows, width)`` after it."""
         weights = self.keys(self.enter(x))
-        if self.step is None or len(x) > FEW:
+        if not self.compiled or len(x) > FEW:
             return self.leave(x + self.values(weights))
-        return self.leave(native.sum_values(self.step, weights, *self.slots, x))
+        return self.leave(native.sum_values(weights, *self.slots, x))
 
 
 def joined(

@@ -40,20 +40,20 @@ class Engine:
         make = integer_linear if integers else partial(float_linear, dtype=FLOATS[precision])
         self.config, self.precision = model.config, precision
         self.kept = torch.bfloat16 if precision != "fp32" and multiplies_bf16() else torch.float32
-        self.step = step = native.library() if compiled else None
+        self.compiled = compiled = compiled and native.library() is not None
         self._versions = _versions(model)
         config, inner = model.config, model.model
         self.heads, self.head_dim = config.heads, config.d_model // config.heads
         self.embeddings = inner.shared.weight.detach().float() * math.sqrt(config.d_model)
         self.read_positions = _Positions(inner.encoder.positions, config.d_model)
         self.write_positions = _Positions(inner.decoder.positions, config.d_model)
-        self.reading = [(Reading(x.self_attention, make, step), _ffn(x, make)) for x in inner.encoder.layers]
+        self.reading = [(Reading(x.self_attention, make, compiled), _ffn(x, make)) for x in inner.encoder.layers]
         turned = inner.decoder.positions.kind == "rotary"
         self.writing = [
             (
-                OwnAttention(x.self_attention, make, self.kept, turned, step),
-                SourceAttention(x.cross_attention, make, self.kept, step),
-                _ffn(x, make, step if integers else None),
+                OwnAttention(x.self_attention, make, self.kept, turned, compiled),
+                SourceAttention(x.cross_attention, make, self.kept, compiled),
+                _ffn(x, make, compiled and integers),
             )
             for x in inner.decoder.layers
         ]
@@ -134,7 +134,7 @@ class _Positions:
             if self.module.learned is not None:
                 most = max(min(most, len(self.module.learned.weight)), first + count)
             nothing = torch.zeros(1, most, self.width)
-            self.table = self.module(nothing, torch.arange(most)[None]).float()[0]
+            self.table = self.module(nothing, torch.arange(most)[None]).detach().float()[0]
         return (x.view(-1, count, self.width) + self.table[first : first + count]).view(x.shape)
 
     def rotation(self, count: int, head_dim: int) -> Any:
@@ -151,8 +151,8 @@ class _Positions:
         return self.table[position]
 
 
-def _ffn(layer: Any, make: Any, step: Any = None) -> FeedForward | None:
-    return None if layer.ffn is None else FeedForward(layer.ffn, make, step)
+def _ffn(layer: Any, make: Any, compiled: bool = False) -> FeedForward | None:
+    return None if layer.ffn is None else FeedForward(layer.ffn, make, compiled)
 
 
 def _versions(model: Any) -> tuple[tuple[int, int], ...]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from reluformer.ops.statistics import TINY
 
+VERSION = 1  # of the signatures: step_version in step.c
 KINDS = {torch.float32: 0, torch.bfloat16: 1}  # of keys and values, as step.c counts them
 _INT, _LONG, _FLOAT, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 _SIGNATURES = {
@@ -31,7 +32,10 @@ def library() -> ctypes.CDLL | None:
         return None
     try:
         found = ctypes.CDLL(spec.origin)
-    except OSError:  # for another machine, or for a PyTorch that has no OpenMP to lend
+        version = ctypes.c_int.in_dll(found, "step_version").value
+    except (OSError, ValueError):  # for another machine, or for a PyTorch that has no OpenMP to lend; or none of ours
+        return None
+    if version != VERSION:  # built from an earlier step.c
         return None
     for name, arguments in _SIGNATURES.items():
         function = getattr(found, name)
@@ -39,13 +43,21 @@ def library() -> ctypes.CDLL | None:
     return found
 
 
-def sum_values(
-    step: ctypes.CDLL, weights: Tensor, values: Tensor, scale: Tensor, bias: Tensor, stream: Tensor
-) -> Tensor:
+def _loaded() -> ctypes.CDLL:
+    found = library()
+    assert found is not None, "step.c was not built here: ask library() first"
+    return found
+
+
+def _floats(*shape: int) -> Tensor:
+    """Whatever PyTorch's defaults are."""
+    return torch.empty(shape, dtype=torch.float32, device="cpu")
+
+
+def sum_values(weights: Tensor, values: Tensor, scale: Tensor, bias: Tensor, stream: Tensor) -> Tensor:
     """``stream + weights @ (values * scale) + bias``; values whose weight is zero are not read.
 
     Args:
-        step: The library.
         weights: ``(rows, slots)``, float32 as all that follow.
         values: ``(slots, width)``, int8.
         scale: ``(width,)``.
@@ -54,7 +66,7 @@ def sum_values(
     """
     weights, stream = weights.contiguous(), stream.contiguous()
     out = torch.empty_like(stream)
-    step.sum_values(
+    _loaded().sum_values(
         torch.get_num_threads(), *weights.shape, stream.shape[1],
         weights.data_ptr(), values.data_ptr(), scale.data_ptr(), bias.data_ptr(), stream.data_ptr(), out.data_ptr(),
     )  # fmt: skip
@@ -62,7 +74,6 @@ def sum_values(
 
 
 def look_up(
-    step: ctypes.CDLL,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -80,7 +91,6 @@ def look_up(
     """Sums ``(S * beam, width)`` of values by ``relu(factor * (scale * q.k + bias)) ** power``.
 
     Args:
-        step: The library.
         q: ``(S, beam, H, D)``, heads one behind another.
         k: ``(S, H, room, D)``, contiguous.
         v: The same.
@@ -95,11 +105,10 @@ def look_up(
         counted: Whether values begin with a 1, so that sums begin with their mass, by which they are to be divided.
     """
     sources, beam, heads, dim = q.shape
-    scratch = torch.empty(sources * heads * (beam + 1) * used)
-    out = torch.empty(sources * beam, heads * dim)
-    step.look_up(
+    scratch, out = _floats(sources * heads * (beam + 1) * used), _floats(sources * beam, heads * dim)
+    _loaded().look_up(
         torch.get_num_threads(), sources, beam, heads, used, k.shape[2], dim, KINDS[k.dtype], power, counted,
-        1 if mask is None else mask.shape[1], scale, factor, eps, TINY, q.stride(1),
+        1 if mask is None else mask.shape[1], scale, factor, eps, TINY, q.stride(0 if beam == 1 else 1),
         q.data_ptr(), _place(gain), _place(bias), k.data_ptr(), v.data_ptr(), _place(mask),
         scratch.data_ptr(), out.data_ptr(),
     )  # fmt: skip
@@ -107,7 +116,6 @@ def look_up(
 
 
 def keep(
-    step: ctypes.CDLL,
     made: Tensor,
     k: Tensor,
     v: Tensor,
@@ -124,7 +132,6 @@ def keep(
     """Norm and turn queries and keys, complete queries, write keys and values; see ``OwnAttention`` for their meaning.
 
     Args:
-        step: The library.
         made: Queries, keys and values ``(S, beam, 3, H, D)``, of which queries are changed in place.
         k: Keys ``(S, H, room, D)`` to write to.
         v: Values, the same.
@@ -138,24 +145,24 @@ def keep(
         count: Keys of a beam, this one counted.
     """
     sources, beam, _, heads, dim = made.shape
-    step.keep(
+    _loaded().keep(
         sources, beam, heads, k.shape[2], dim, KINDS[k.dtype], place, first is not None, folded, count, eps,
         made.data_ptr(), _place(gains), _place(turn), _place(first), _place(sums), k.data_ptr(), v.data_ptr(),
     )  # fmt: skip
 
 
-def best_tokens(step: ctypes.CDLL, logits: Tensor, many: int, never: int | None = None) -> tuple[Tensor, Tensor]:
+def best_tokens(logits: Tensor, many: int, never: int | None = None) -> tuple[Tensor, Tensor]:
     """Logarithms of the largest probabilities ``(rows, many)``, best first, and their tokens.
 
     Args:
-        step: The library.
         logits: ``(rows, V)``.
         many: How many.
         never: A token that is none of them, though it has its share of the probability.
     """
     logits = logits.contiguous()
-    best, tokens = torch.empty(len(logits), many), torch.empty(len(logits), many, dtype=torch.long)
-    step.best_tokens(
+    best = _floats(len(logits), many)
+    tokens = torch.empty_like(best, dtype=torch.long)
+    _loaded().best_tokens(
         torch.get_num_threads(), *logits.shape, many, -1 if never is None else never,
         logits.data_ptr(), best.data_ptr(), tokens.data_ptr(),
     )  # fmt: skip

@@ -18,6 +18,7 @@ from reluformer.translation.engine.model import Engine
 
 HIDDEN = -1e9  # the score of a beam that is none yet: all start from one
 BLOCK = 64
+MANY = 64  # tokens up to which step.c sorts in each that it finds
 
 
 def greedy_search(engine: Engine, sources: list[list[int]], limits: list[int], fewest: int = 0) -> list[list[int]]:
@@ -77,7 +78,7 @@ def beam_search(
     history = _History()
     written: list[list[int]] = [[] for _ in sources]
     tokens = torch.full((len(sources) * beam,), start)
-    scores = torch.full((len(sources), beam), HIDDEN)
+    scores = torch.full((len(sources), beam), HIDDEN, dtype=torch.float32)
     scores[:, 0] = 0
     step = 0
     while under_way:
@@ -120,8 +121,8 @@ def beam_search(
 
 def _likeliest(engine: Engine, logits: Tensor, many: int, never: int | None) -> tuple[Tensor, Tensor]:
     """The best tokens of each row but ``never``, best first: their logarithms and themselves, ``(S * beam, many)``."""
-    if engine.step is not None:
-        return native.best_tokens(engine.step, logits, many, never)
+    if engine.compiled and many <= MANY:
+        return native.best_tokens(logits, many, never)
     logarithms = logits.log_softmax(-1)
     if never is not None:
         logarithms[:, never] = -torch.inf

@@ -15,11 +15,15 @@
 #include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
-#if defined(__x86_64__) && defined(__gnu_linux__)
+#if defined(__x86_64__) && defined(__gnu_linux__) && (defined(__clang__) || __GNUC__ >= 12)
 #define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#elif defined(__x86_64__) && defined(__gnu_linux__) /* older ones know no levels */
+#define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define CLONES
 #endif
+
+const int step_version = 1; /* changes with any argument below, and with VERSION in native.py */
 
 enum { FLOAT, BFLOAT, BYTE }; /* what keys and values are kept as: float32, bfloat16, int8 */
 enum { BLOCK = 64 };          /* channels that are summed in registers */
@@ -40,7 +44,8 @@ INLINE void put(void *x, int64_t i, float value, int kind) {
     }
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
-    ((uint16_t *)x)[i] = (bits + 0x7fff + (bits >> 16 & 1)) >> 16; /* to the nearest, ties to even */
+    uint32_t nearest = (bits + 0x7fff + (bits >> 16 & 1)) >> 16; /* ties to even */
+    ((uint16_t *)x)[i] = value == value ? nearest : 0x7fc0;
 }
 
 INLINE float dot(const float *x, const void *y, int64_t at, int n, int kind) {
@@ -57,14 +62,14 @@ INLINE float largest_of(const float *x, int n) {
 
 INLINE float exponential(float x) { /* of what is not positive: 2^whole by its bits, 2^rest by a polynomial */
     x = (x < -87 ? -87 : x) * 1.44269504f;
-    float whole = floorf(x), rest = x - whole, value = 1.535336188e-4f;
+    float whole = floorf(x + 0.5f), rest = x - whole, value = 1.535336188e-4f;
     value = value * rest + 1.339887440e-3f;
     value = value * rest + 9.618437357e-3f;
     value = value * rest + 5.550332548e-2f;
     value = value * rest + 2.402264791e-1f;
     value = value * rest + 6.931472028e-1f;
     value = value * rest + 1.0f;
-    int32_t bits = ((int32_t)whole + 127) << 23;
+    uint32_t bits = (uint32_t)((int32_t)whole + 127) << 23;
     float power;
     memcpy(&power, &bits, sizeof power);
     return value * power;
@@ -170,7 +175,7 @@ INLINE void softmax(float *x, int n) {
 }
 
 INLINE void rectify(float *x, int power, int n) {
-    for (int i = 0; i < n; i++) x[i] = x[i] > 0 ? x[i] : 0;
+    for (int i = 0; i < n; i++) x[i] = x[i] < 0 ? 0 : x[i]; /* what is no number stays none */
     for (; power > 1; power /= 2)
         for (int i = 0; i < n; i++) x[i] *= x[i];
 }
