@@ -114,7 +114,8 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
         ("a", "--model", folder, "--heads", "x", "--out", tmp_path / "o"): "must be site:layer:head",
         ("a", "--model", folder, "--heads", "x:0:0", "--out", tmp_path / "o"): "heads must name an attention head",
         ("a", "--model", folder, "--out", __file__): "takes a folder",
-        ("a", "--model", tmp_path / "empty"): "cannot inspect",
+        ("a", "--model", tmp_path / "empty"): "is no model: no config.json",
+        ("missing.txt", "--model", folder): "there is no file 'missing.txt'",
         ("a", "--model", tmp_path / "none"): "takes a folder or a name, there is no folder",
     }
     for arguments, words in refused.items():

@@ -23,7 +23,7 @@ REFUSED = {
     "unknown scale": (["--scale", "huge"], "--scale takes smoke, laptop, gpu, got 'huge'"),
     "no corpus": (["--corpus", "/nowhere"], "/nowhere is no folder of reluformer data prepare"),
     "test set without corpus": (["--test", "x.jsonl"], "--test needs --corpus"),
-    "no file to add": (["--add", "/nowhere.py"], "/nowhere.py is no Python file"),
+    "no file to add": (["--add", "/nowhere.py"], "/nowhere.py does not exist"),
     "no experiment in it": (["--add", __file__], "test_commands.py has no EXPERIMENT = Experiment(...)"),
     "text for nobody": (["ffn", "--text", __file__], "--text is for the experiment language, which is not asked for"),
     "no text": (["language", "--text", "/nowhere.txt"], "--text: /nowhere.txt is no file"),

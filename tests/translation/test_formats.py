@@ -90,7 +90,7 @@ def test_jsonl() -> None:
         ('{"en": ["a"]}\n{', "en", "x, line 2: not JSON"),
         ("[1]", "en", "x, line 1: takes an object"),
         ('{"fr": ["a"], "n": 3}', "en", "takes a list of sentences as 'en', has fr"),
-        ('{"en": "a"}', "en", "takes a list of sentences as 'en', has none"),
+        ('{"en": "a"}', "en", "takes a list of sentences as 'en', got one string"),
         ('{"en": ["a", 1]}', "en", "has none"),
         ('{"en": ["a"], "fr": ["b"]}', None, "has en, fr of sentences: say which with --source"),
         ('{"de": ["a"]}', None, "has no list of sentences"),
@@ -103,7 +103,7 @@ def test_wrong_jsonl(line: str, source: str | None, words: str) -> None:
 
 
 def test_not_utf8() -> None:
-    with pytest.raises(DataError, match=r"^y\.txt, line 2: not UTF-8, byte 8 of the file: takes text$"):
+    with pytest.raises(DataError, match=r"^y\.txt, line 2: not UTF-8, byte 8 of the file: takes text in UTF-8$"):
         list(decoded_lines(io.BytesIO("äbc\n".encode() + b"zz\xff\xfe\n"), "y.txt"))
 
 
@@ -116,7 +116,9 @@ def test_format_of() -> None:
     names = {"a.md": "markdown", "a.MARKDOWN": "markdown", "a.jsonl.gz": "jsonl", "a.txt": "text", "a": "text"}
     assert {name: format_of(Path(name), "auto") for name in names} == names
     assert format_of(None, "auto") == "text"
-    assert format_of(Path("a.txt"), "markdown") == "markdown"
+    assert format_of(Path("a.txt"), "markdown") == format_of(Path("a.csv"), "md") == "markdown"
+    with pytest.raises(DataError, match=r"^a\.csv\.gz: what gives a \.csv file its form would be lost"):
+        format_of(Path("a.csv.gz"), "auto")
     with pytest.raises(DataError, match="format takes auto, text, markdown, jsonl, got 'html'"):
         format_of(None, "html")
 

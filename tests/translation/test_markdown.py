@@ -166,7 +166,7 @@ def test_a_translation_stays_prose() -> None:
         ("This is **very important** for us.", ["This is very important for us."]),
         ("The *committee* has __not__ decided.", ["The committee has not decided."]),
         ("**Note:** it is *new*. **All of it.** Yes.", ["Note:", "it is new.", "All of it.", "Yes."]),
-        ("- **Fast**: it is quick", ["Fast", ": it is quick"]),
+        ("- **Fast**: it is quick", ["Fast", "it is quick"]),
         ("***Both of them.***", ["Both of them."]),
         ("2*3*4, a * b and snake_case_name", ["2*3*4, a * b and snake_case_name"]),
         (r"some \*escaped\* text", [r"some \*escaped\* text"]),
@@ -205,3 +205,13 @@ def test_a_comment_in_code_is_none() -> None:
     (line, following) = markdown_lines(["Write `<!--` to begin one.\n", "A sentence.\n"])
     assert list(line.sentences) == ["Write", "to begin one."]
     assert list(following.sentences) == ["A sentence."]
+
+
+def test_pieces_around_code_and_links() -> None:
+    """What stands between a piece and its neighbours stays there, and no piece ends what goes on."""
+    (line,) = markdown_lines(["We need money for `research`, see [the report](x.md), or (`ask`) us.\n"])
+    assert line.sentences == ("We need money for", "see", "the report", "or", "us.")
+    said = ["Wir brauchen Geld für.", "siehe.", "den Bericht.", "oder", "uns."]
+    assert line.render(said) == "Wir brauchen Geld für `research`, siehe [den Bericht](x.md), oder (`ask`) uns.\n"
+    (whole,) = markdown_lines(["# A heading\n"])
+    assert whole.render(["Usw."]) == "# Usw.\n"

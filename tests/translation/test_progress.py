@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,14 +52,28 @@ def test_a_person_at_the_keyboard_is_told(capsys, monkeypatch, job: Job, typed: 
 @pytest.mark.parametrize(
     ("total", "line"),
     [
-        (4000, "translating: 1,000 of 4,000 sentences, about 5 min left\n"),
+        (4000, "translating: 1,000 of 4,000 sentences (25%), about 5 min left\n"),
         (None, "translating: 1,000 sentences\n"),
     ],
 )
 def test_a_log_gets_a_line_a_minute(capsys, monkeypatch, total: int | None, line: str) -> None:
     now = iter([0.0, 59.0, 100.0, 120.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(now)))  # the clock of nobody else
     with sentences_done("translating", total) as done:
         for count in (500, 500, 10):
             done(count)
     assert capsys.readouterr().err == line
+
+
+def test_a_log_of_one_long_line(capsys, monkeypatch) -> None:
+    """No guess before anything is done; a part of a sentence is none yet, but a share of the work."""
+    now = iter([0.0, 60.0, 120.0, 180.0])
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(now)))  # the clock of nobody else
+    with sentences_done("translating", 1) as done:
+        for count in (0.0, 0.2, 0.5):
+            done(count)
+    assert capsys.readouterr().err.splitlines() == [
+        "translating: 0 of 1 sentences",
+        "translating: 0 of 1 sentences (20%), about 8 min left",
+        "translating: 0 of 1 sentences (70%), about 1 min left",
+    ]

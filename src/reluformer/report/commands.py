@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -75,6 +76,9 @@ def inspect(
     screen.print(kept, style="dim", highlight=False, markup=False, soft_wrap=True)
 
 
+_FILE = re.compile(r"\S+\.(txt|md|jsonl?|csv|tsv)")  # what no sentence looks like
+
+
 def _read(argument: str, text: str) -> str:
     """A text, or what is in the file, or on standard input."""
     try:
@@ -82,6 +86,8 @@ def _read(argument: str, text: str) -> str:
             text = sys.stdin.read()
         elif os.path.isfile(text):
             text = Path(text).read_text(encoding="utf-8")
+        elif _FILE.fullmatch(text):
+            raise typer.BadParameter(f"there is no file {text!r}", param_hint=argument)
     except (OSError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"cannot read {text!r}: {error}", param_hint=argument) from None
     if not text.strip():
@@ -120,6 +126,8 @@ def _load(name: str) -> tuple[Any, Any]:
 
     if name.startswith((".", os.sep)) and not os.path.isdir(name):  # no need to ask the hub
         raise typer.BadParameter(f"takes a folder or a name, there is no folder {name!r}", param_hint="--model")
+    if os.path.isdir(name) and not os.path.isfile(os.path.join(name, "config.json")):
+        raise typer.BadParameter(f"{name} is no model: no config.json", param_hint="--model")
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # what goes wrong is one line, and alone
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

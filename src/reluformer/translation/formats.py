@@ -17,7 +17,13 @@ from reluformer.data.lines import MARK
 BOM = "\ufeff"
 LONGEST_PAGE = 10_000  # lines: a file without an end still goes through as a stream
 FORMATS = ("auto", "text", "markdown", "jsonl")
+ALIASES = {"md": "markdown", "txt": "text"}
 MARKDOWN = (".md", ".markdown", ".mdown", ".mkd", ".qmd", ".rmd")
+# Text whose form a translation of its lines would not keep: columns, tags, keys, times.
+STRUCTURED = (
+    ".csv", ".tsv", ".json", ".xml", ".html", ".htm", ".yaml", ".yml", ".toml", ".ini", ".po", ".srt", ".vtt", ".tex",
+    ".rst", ".rtf", ".ipynb", ".py",
+)  # fmt: skip
 
 
 class Page(Protocol):
@@ -91,11 +97,17 @@ class RecordPage:
 
 def format_of(path: Path | None, chosen: str) -> str:
     """The format of a file, by its name if none was chosen; standard input is text."""
+    chosen = ALIASES.get(chosen, chosen)
     if chosen not in FORMATS:
         raise DataError(f"format takes {', '.join(FORMATS)}, got {chosen!r}")
     if chosen != "auto":
         return chosen
     suffix = "" if path is None else plain_suffix(path)
+    if suffix in STRUCTURED:
+        raise DataError(
+            f"{path}: what gives a {suffix} file its form would be lost: takes text, Markdown and JSONL; "
+            "--format text translates its lines all the same"
+        )
     return "markdown" if suffix in MARKDOWN else "jsonl" if suffix == ".jsonl" else "text"
 
 
@@ -128,7 +140,7 @@ def decoded_lines(file: IO[bytes], name: str) -> Iterator[str]:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
             place = f"byte {before + error.start + 1} of the file"
-            raise DataError(f"{name}, line {number}: not UTF-8, {place}: takes text") from None
+            raise DataError(f"{name}, line {number}: not UTF-8, {place}: takes text in UTF-8") from None
         if "\0" in text:  # UTF-8, but no text has it: an archive, say, or UTF-16
             place = f"byte {before + line.index(0) + 1} of the file"
             raise DataError(f"{name}, line {number}: a zero byte, {place}: takes text in UTF-8")
@@ -203,5 +215,7 @@ def _source_key(record: dict[str, Any], source: str | None, target: str, where: 
             raise DataError(f"{where}: has {', '.join(others) or 'no list'} of sentences: say which with --source")
         return others[0]
     if source not in lists:
+        if isinstance(record.get(source), str):
+            raise DataError(f"{where}: takes a list of sentences as {source!r}, got one string: put it into [ ]")
         raise DataError(f"{where}: takes a list of sentences as {source!r}, has {', '.join(lists) or 'none'}")
     return source

@@ -8,7 +8,8 @@ nobody knows where they stand in the translation.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, pairwise
 
 from reluformer.translation.formats import BOM, Line, is_text, kept_around
@@ -47,6 +48,8 @@ _INLINE = re.compile(
 _EMPHASIS = re.compile(r"(?<![\\\w*_~])(\*{1,3}|_{1,3}|~~)(?=[^\s*_~])(.+?)(?<=[^\s\\])\1(?![\w*_~])")
 _CLOSING = re.compile(r"(?:\*{1,3}|_{1,3}|~~)(?=[\s.,;:!?)]|$)")
 _OPENING = re.compile(r"(?<=[\s(])(?:\*{1,3}|_{1,3}|~~)$")
+_LEADING = re.compile(r"[\s,;:.!?)]*")  # of a piece behind code or a link: belongs to what is before it
+_TRAILING = re.compile(r"[\s,;(]*$")
 _SENTENCE_ENDS = re.compile(r"[.:!?]\s*$")
 # What would begin a block; of an ordered list it matches the number, a backslash goes behind it.
 _BLOCK = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=[-+*](?:\s|$)|\#{1,6}(?:\s|$)|>|~{3}|={2,}\s*$|-{2,}\s*$|\|)")
@@ -161,15 +164,34 @@ def _line(line: str, start: int, table: bool) -> Line:
         tail = _HEADING_END.search(line, begin)
         end = tail.start() if tail else end
     parts = [line[:begin]]
-    for kept, text in _pieces(line[begin:end], table):
+    pieces = [(kept, text) for kept, text in _pieces(line[begin:end], table) if text]
+    for place, (kept, text) in enumerate(pieces):
         before, inner, after = kept_around(text)
         if kept or not is_text(inner):
             parts[-1] += text
-        else:
-            parts[-1] += before
-            parts += [inner, after]
+            continue
+        if place > 0:
+            lead = _LEADING.match(inner)
+            cut = lead.end() if lead else 0
+            before, inner = before + inner[:cut], inner[cut:]
+        if place + 1 < len(pieces):
+            tail = _TRAILING.search(inner)
+            cut = tail.start() if tail else len(inner)
+            inner, after = inner[:cut], inner[cut:] + after
+        parts[-1] += before
+        parts += [inner, after]
     parts[-1] += line[end:]
-    return Line(tuple(parts), _escape_cell if table else _escape)
+    escape: Callable[[int, str], str] = _escape_cell if table else _escape
+    if len(pieces) > 1:
+        escape = partial(_without_stop, parts[1::2], escape)
+    return Line(tuple(parts), escape)
+
+
+def _without_stop(sources: Sequence[str], escape: Callable[[int, str], str], number: int, text: str) -> str:
+    """A piece of a sentence gets no full stop of its own, though the model likes to end what it says with one."""
+    if text.endswith(".") and not text.endswith("..") and sources[number][-1] not in ".!?":
+        text = text[:-1]
+    return escape(number, text)
 
 
 def _pieces(text: str, table: bool) -> Iterator[tuple[bool, str]]:

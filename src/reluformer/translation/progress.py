@@ -1,5 +1,6 @@
 """What is said on standard error while files are translated: a bar or, where nobody watches, now and then a line."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -41,9 +42,11 @@ class _Lines:
         self.said = now
         of, left = "", ""
         if self.total is not None:
-            seconds = (self.total - self.done) * (now - self.began) / max(self.done, 1.0)
-            of, left = f" of {self.total:,}", f", about {seconds / 60:,.0f} min left"
-        print(f"{self.what}: {self.done:,.0f}{of} sentences{left}", file=sys.stderr, flush=True)
+            of = f" of {self.total:,}"
+            if self.done > 0:
+                seconds = (self.total - self.done) * (now - self.began) / self.done
+                left = f" ({self.done / self.total:.0%}), about {max(seconds, 0) / 60:,.0f} min left"
+        print(f"{self.what}: {math.floor(self.done):,}{of} sentences{left}", file=sys.stderr, flush=True)
 
 
 class Account:

@@ -27,6 +27,7 @@ SHORTEST = 8  # tokens of a window: less has no room for a character that takes 
 POOL = 16  # batches' worth of windows that are sorted by length together
 COSTS = {"cuda": 65536, "cpu": 8192}  # of a batch: a GPU wants many rows at once, a CPU short ones that fit its caches
 
+REPLACEMENT = "\ufffd"  # what stands for bytes that are no character: nobody wants to read it
 # What would end a line, and plain white space; a no-break space is part of the text.
 _BLANKS = re.compile("[ \t\n\r\f\v\x1c-\x1f\x85\u2028\u2029]+")
 
@@ -136,7 +137,8 @@ class Translator:
 
         Args:
             documents: Read as a stream.
-            watch: Told how many sentences more are done; a piece of an overlong one counts as a part.
+            watch: Told how many sentences more are done; a piece of an overlong one counts as a part, what must be
+                done again as nothing.
             written: Shown every window that counts, when it is done.
         """
         pool: list[_Document] = []
@@ -166,6 +168,8 @@ class Translator:
                     document, window = todo[i]
                     if not document.accept(window, target):
                         again += [(document, smaller) for smaller in window.smaller()]
+                        if watch:
+                            watch(0.0)  # nothing is done, but somebody is at work
                         continue
                     if watch:
                         watch(document.share(window))
@@ -281,7 +285,8 @@ class _Document:
 
     def accept(self, window: Window, target: list[int]) -> bool:
         """Keep what the model wrote, if its sentences are those of the window, one for one and none empty."""
-        texts = [tidy(text) for text in self.tokenizer.decode_batch(split_sentences(target))]
+        decoded = self.tokenizer.decode_batch(split_sentences(target))
+        texts = [tidy(text.replace(REPLACEMENT, "")) for text in decoded]
         if not window.smaller():
             texts = [" ".join(filter(None, texts))]
         elif len(texts) != window.end - window.start or not all(texts):

@@ -34,6 +34,8 @@ def experiment_of(name: str, file: str) -> Experiment:
 
 def load_experiment(path: Path) -> Experiment | None:
     """The experiment of a file; None for one of ours that helps the others."""
+    if not path.exists():
+        raise StudyError(f"{path} does not exist")
     name = f"{__name__}.{path.stem}" if path.parent == HERE else f"reluformer_study_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():

@@ -68,7 +68,7 @@ def _summary(parts: Sequence[Section]) -> list[Block]:
     told = ", ".join(f"{words[word]} {plural if words[word] != 1 else word}" for word, plural in _PLURALS.items())
     return [
         Heading("What holds", 2, "claims"),
-        Paragraph(f"{sum(words.values())} claims: {told}."),
+        Paragraph(f"{words.total()} claim{'' if words.total() == 1 else 's'}: {told}."),
         claim_table(parts, with_experiment=True),
         Paragraph(METHOD, quiet=True),
     ]
