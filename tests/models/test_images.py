@@ -62,7 +62,7 @@ FORMULAS = {
 }
 
 
-def attention_compiled(memory, x, alpha, h):
+def attention_by_hand(memory, x, alpha, h):
     """``sum_j L^-alpha h(q_i.k_j / sqrt d) v_j``, pair by pair."""
     d, length = memory.head_dim, x.shape[1]
     rows = []
@@ -89,7 +89,7 @@ def test_attention_is_the_formula_of_the_paper(activation, alpha):
     memory.gamma.start_at(2**alpha)  # a memory divides by gamma (L / 2)^alpha
     x = (3 * torch.randn(2, 5, 6, dtype=torch.float64)).requires_grad_()
     found, _ = memory(x)
-    expected = attention_compiled(memory, x, alpha, FORMULAS[activation])
+    expected = attention_by_hand(memory, x, alpha, FORMULAS[activation])
     torch.testing.assert_close(found, expected)
     toward = torch.randn_like(found)
     for_all = [x, *memory.parameters()]

@@ -18,6 +18,8 @@ from reluformer.report.maps import MOST_TOKENS, AttentionMap, HeadChoice, attent
 from reluformer.report.measure import memory_report
 from reluformer.report.watch import places
 
+_FILE = re.compile(r"\S+\.(txt|md|jsonl?|csv|tsv)")  # what no sentence looks like
+
 
 def inspect(
     text: Annotated[str, typer.Argument(help="what to translate: a text, a file, or - for standard input")],
@@ -74,9 +76,6 @@ def inspect(
     screen.print(report.length_table())
     kept = f"Kept: {', '.join(map(str, paths))}" if paths else "Not kept; --out DIR writes report.json and maps as PNG."
     screen.print(kept, style="dim", highlight=False, markup=False, soft_wrap=True)
-
-
-_FILE = re.compile(r"\S+\.(txt|md|jsonl?|csv|tsv)")  # what no sentence looks like
 
 
 def _read(argument: str, text: str) -> str:

@@ -48,8 +48,7 @@ _INLINE = re.compile(
 _EMPHASIS = re.compile(r"(?<![\\\w*_~])(\*{1,3}|_{1,3}|~~)(?=[^\s*_~])(.+?)(?<=[^\s\\])\1(?![\w*_~])")
 _CLOSING = re.compile(r"(?:\*{1,3}|_{1,3}|~~)(?=[\s.,;:!?)]|$)")
 _OPENING = re.compile(r"(?<=[\s(])(?:\*{1,3}|_{1,3}|~~)$")
-_LEADING = re.compile(r"[\s,;:.!?)]*")  # of a piece behind code or a link: belongs to what is before it
-_TRAILING = re.compile(r"[\s,;(]*$")
+_LEADING, _TRAILING = " \t,;:.!?)", " \t,;("  # of a piece beside code or a link: stays between the two
 _SENTENCE_ENDS = re.compile(r"[.:!?]\s*$")
 # What would begin a block; of an ordered list it matches the number, a backslash goes behind it.
 _BLOCK = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=[-+*](?:\s|$)|\#{1,6}(?:\s|$)|>|~{3}|={2,}\s*$|-{2,}\s*$|\|)")
@@ -171,13 +170,11 @@ def _line(line: str, start: int, table: bool) -> Line:
             parts[-1] += text
             continue
         if place > 0:
-            lead = _LEADING.match(inner)
-            cut = lead.end() if lead else 0
-            before, inner = before + inner[:cut], inner[cut:]
+            rest = inner.lstrip(_LEADING)
+            before, inner = before + inner[: len(inner) - len(rest)], rest
         if place + 1 < len(pieces):
-            tail = _TRAILING.search(inner)
-            cut = tail.start() if tail else len(inner)
-            inner, after = inner[:cut], inner[cut:] + after
+            rest = inner.rstrip(_TRAILING)
+            inner, after = rest, inner[len(rest) :] + after
         parts[-1] += before
         parts += [inner, after]
     parts[-1] += line[end:]

@@ -24,7 +24,7 @@ def test_p_values_against_the_tables_of_student(freedom, t):
     assert Difference(-t, 1, freedom).below(0) == pytest.approx(0.025, abs=1e-6)
 
 
-def test_welch_compiled():
+def test_welch_by_hand():
     # Means 2 and 6, variances 1 and 4: error sqrt(1/3 + 4/3), freedom (5/3)^2 / ((1/9 + 16/9) / 2).
     found = welch([1, 2, 3], [4, 6, 8])
     assert found.mean == -4
@@ -34,7 +34,7 @@ def test_welch_compiled():
     assert found.either() == pytest.approx(0.0547, abs=5e-4)
 
 
-def test_two_one_sided_tests_compiled():
+def test_two_one_sided_tests_by_hand():
     # With one degree of freedom P(T > t) = 1/2 - atan(t) / pi; the nearer margin decides.
     found = Difference(0.2, 0.1, 1)
     assert found.within(1.0) == pytest.approx(0.5 - math.atan(8) / math.pi)

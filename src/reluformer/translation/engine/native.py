@@ -1,7 +1,7 @@
 """What step.c does, called with tensors: a lookup without PyTorch's dozen of small calls.
 
 The library is built when the package is installed, where there is a C compiler for it. Without it :func:`library` is
-None, and layers.py does the same by PyTorch.
+None, and the engine does the same by PyTorch.
 """
 
 import ctypes
