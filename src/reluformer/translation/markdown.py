@@ -48,7 +48,8 @@ _INLINE = re.compile(
 _EMPHASIS = re.compile(r"(?<![\\\w*_~])(\*{1,3}|_{1,3}|~~)(?=[^\s*_~])(.+?)(?<=[^\s\\])\1(?![\w*_~])")
 _CLOSING = re.compile(r"(?:\*{1,3}|_{1,3}|~~)(?=[\s.,;:!?)]|$)")
 _OPENING = re.compile(r"(?<=[\s(])(?:\*{1,3}|_{1,3}|~~)$")
-_LEADING, _TRAILING = " \t,;:.!?)", " \t,;("  # of a piece beside code or a link: stays between the two
+_LEADING = re.compile(r"^[\s,;:.!?)]+")  # of a piece beside code or a link: stays between the two
+_TRAILING = re.compile(r"[\s,;(]+$")
 _SENTENCE_ENDS = re.compile(r"[.:!?]\s*$")
 # What would begin a block; of an ordered list it matches the number, a backslash goes behind it.
 _BLOCK = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=[-+*](?:\s|$)|\#{1,6}(?:\s|$)|>|~{3}|={2,}\s*$|-{2,}\s*$|\|)")
@@ -170,10 +171,10 @@ def _line(line: str, start: int, table: bool) -> Line:
             parts[-1] += text
             continue
         if place > 0:
-            rest = inner.lstrip(_LEADING)
+            rest = _LEADING.sub("", inner)
             before, inner = before + inner[: len(inner) - len(rest)], rest
         if place + 1 < len(pieces):
-            rest = inner.rstrip(_TRAILING)
+            rest = _TRAILING.sub("", inner)
             inner, after = rest, inner[len(rest) :] + after
         parts[-1] += before
         parts += [inner, after]
