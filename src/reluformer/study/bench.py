@@ -80,11 +80,14 @@ class Bench:
             raise Diverged(note["diverged"], note["result"])
         return Trained(folder / "model", note["result"])
 
-    def paces(self, model: dict[str, Any], seed: int = 0) -> dict[str, float]:
-        """How fast it is on sentences, in units of the softmax Transformer's speed, measured side by side."""
+    def paces(self, model: dict[str, Any]) -> dict[str, float]:
+        """How fast it is on sentences, in units of the softmax Transformer's speed, measured side by side.
+
+        Once for all seeds: what a model takes for an update is not a matter of its weights.
+        """
         from reluformer.study.pace import paces
 
-        own, twin = (self.recipe(x, seed, 0) for x in (model, {}))
+        own, twin = (self.recipe(x, 0, 0) for x in (model, {}))
         if own == twin:
             return {"training": 1.0, "translation": 1.0}
         file = self.work / "paces" / f"{self._key(own)}.json"

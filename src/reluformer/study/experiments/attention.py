@@ -69,7 +69,7 @@ def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
 
 def alone(arm: Arm, seed: int, bench: Bench, result: dict[str, Any]) -> dict[str, Any]:
     """The pace, and the loss after the updates that there is time for while softmax does all of its own."""
-    paces = bench.paces(arm.settings["model"], seed)
+    paces = bench.paces(arm.settings["model"])
     return {
         "pace": paces["training"],
         "translation_pace": paces["translation"],
