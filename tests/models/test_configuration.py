@@ -17,6 +17,29 @@ def test_survives_saving(tmp_path):
     assert again.memory("cross").activation == "relu"
 
 
+def test_what_was_saved_can_be_changed_in_part(tmp_path):
+    ReLUFormerConfig.preset("transformer-tiny", vocab_size=99, regulariser={"mass": 0.1}).save_pretrained(tmp_path)
+    changed = AutoConfig.from_pretrained(tmp_path, cross={"slots": 4}, regulariser={"entropy": 0.2}, dropout=0.3)
+    assert (changed.memory("cross").activation, changed.memory("cross").slots) == ("softmax", 4)
+    assert (changed.regulariser["mass"], changed.regulariser["entropy"]) == (0.1, 0.2)
+    assert (changed.dropout, changed.vocab_size) == (0.3, 99)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cross": {"activaton": "relu"}}, r"cross\.activaton is no memory setting"),
+        ({"cross": "relu"}, r"cross must be a mapping of settings, got 'relu'"),
+        ({"heads": 3}, r"heads must divide d_model = 64, got 3"),
+        ({"dropout": 1.5}, r"dropout must be a number from 0 to below 1, got 1\.5"),
+    ],
+)
+def test_changes_of_what_was_saved_are_checked(changes, message, tmp_path):
+    ReLUFormerConfig.preset("transformer-tiny").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        ReLUFormerConfig.from_pretrained(tmp_path, **changes)
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_presets_of_a_size_differ_in_their_memories_alone(size):
     softmax, *others = (ReLUFormerConfig.preset(f"{family}-{size}").to_dict() for family in FAMILIES)

@@ -130,6 +130,15 @@ def test_compiles_as_one_graph(activation):
     torch.testing.assert_close(compiled(**inputs).loss, model(**inputs).loss)
 
 
+def test_compiled_layer_by_layer():
+    model, counter = make(regulariser={"mass": 0.1}).train(), torch._dynamo.testing.CompileCounter()
+    inputs = {"pixel_values": batch(), "labels": torch.tensor([1, 2, 3])}
+    expected = model(**inputs).loss
+    model.compile_layers(backend=counter)
+    torch.testing.assert_close(model(**inputs).loss, expected)
+    assert counter.frame_count == 2  # one for all layers, and the regulariser
+
+
 def test_bfloat16_autocast():
     model = make(regulariser={"mass": 0.1, "entropy": 0.1}).train()
     with torch.autocast("cpu", torch.bfloat16):

@@ -15,6 +15,8 @@ from reluformer.memory.persistent import PersistentMemory
 from reluformer.memory.regulariser import Regulariser
 from reluformer.memory.scale import Gamma
 from reluformer.models.base_configuration import MemoryConfig
+from reluformer.models.encoding import CostOf, cost_of
+from reluformer.models.loss import token_losses
 
 # Functions of a class that an instance may have compiled; these are not pickled: who loads a model compiles it again.
 COMPILED = ("cost_of", "token_losses")
@@ -33,15 +35,31 @@ class MemoryModel(PreTrainedModel):
     """A model whose every sublayer is a memory."""
 
     config: MemoryConfig
+    cost_of: CostOf = staticmethod(cost_of)
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
     _supports_sdpa = True  # each memory chooses its own way, whatever attn_implementation says
     _can_compile_fullgraph = True
+    _keep_in_fp32_modules_strict = ["gamma"]  # noqa: RUF012, as the base class has it; see Gamma
 
     def __getstate__(self) -> dict[str, Any]:
         """What is copied or pickled: all but what ``compile_layers`` made."""
         state: dict[str, Any] = super().__getstate__()
         return {name: value for name, value in state.items() if name not in COMPILED}
+
+    def compile_layers(self, **options: Any) -> None:
+        """Let ``torch.compile`` fuse what is around the memories, in place: layer by layer, the regulariser, the loss.
+
+        All layers of a kind share one graph, so this takes seconds where compiling the whole model takes minutes, and
+        new lengths cost no more than one further compilation. The options are those of ``torch.compile``.
+        """
+        for stack in self.modules():
+            if isinstance(stack, MemoryModel) and hasattr(stack, "layers"):
+                for layer in stack.get_submodule("layers").children():
+                    layer.compile(**options)
+                stack.cost_of = torch.compile(cost_of, **options)
+        if hasattr(self, "token_losses"):
+            self.token_losses = torch.compile(token_losses, **options)
 
     @property
     def _regulariser(self) -> Regulariser | None:

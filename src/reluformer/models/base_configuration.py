@@ -90,6 +90,16 @@ class MemoryConfig(PreTrainedConfig):
                         f"{site}.{name} must be {none}: only attention in a language model can have it, got {value!r}"
                     )
 
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """What was saved, with changes, which are checked as the rest is; those of a site may be given in part."""
+        own = {field.name for field in dataclasses.fields(cls)} - {x.name for x in dataclasses.fields(PreTrainedConfig)}
+        changes = {name: kwargs.pop(name) for name in own & kwargs.keys()}
+        for site in (*cls.defaults, "regulariser"):
+            if site in changes and _is_mapping(site, changes[site]):
+                changes[site] = (config_dict.get(site) or {}) | changes[site]
+        return super().from_dict({**config_dict, **changes}, **kwargs)
+
     def memory(self, site: str) -> MemorySettings:
         """The settings of a kind of site."""
         return MemorySettings.of(site, getattr(self, site))

@@ -12,7 +12,7 @@ from transformers.utils.generic import can_return_tuple
 
 from reluformer.memory.calibration import start_gammas
 from reluformer.models.base import MemoryModel, refuse_weights
-from reluformer.models.encoding import cost_of, encode
+from reluformer.models.encoding import encode
 from reluformer.models.image_configuration import ReLUFormerImageConfig
 from reluformer.models.layers import EncoderLayer, last_norm
 from reluformer.models.loss import with_cost
@@ -78,7 +78,7 @@ class ReLUFormerImageModel(_ImageModel):
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         x = self.dropout(self.patches(pixel_values.to(self.dtype)))
-        x, seen, cost = encode(self.layers, x, self._regulariser, cost_of)
+        x, seen, cost = encode(self.layers, x, self._regulariser, self.cost_of)
         x = self.norm(x)
         return _ModelOutput(
             last_hidden_state=x,

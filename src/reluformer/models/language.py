@@ -13,7 +13,7 @@ from transformers.utils.generic import can_return_tuple
 
 from reluformer.memory.calibration import start_gammas
 from reluformer.models.base import MemoryModel, refuse_weights
-from reluformer.models.encoding import cost_of, encode
+from reluformer.models.encoding import encode
 from reluformer.models.language_configuration import ReLUFormerLanguageConfig
 from reluformer.models.layers import CausalLayer
 from reluformer.models.loss import IGNORED, TokenLosses, token_losses, with_cost
@@ -110,16 +110,6 @@ class ReLUFormerForCausalLM(_LanguageModel, GenerationMixin):
         self.model = ReLUFormerLanguageModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
         self.post_init()
-
-    def compile_layers(self, **options: Any) -> None:
-        """Let ``torch.compile`` fuse what is around the memories, in place: layer by layer, the regulariser, the loss.
-
-        All layers share one graph. The options are those of ``torch.compile``.
-        """
-        for layer in self.model.layers:
-            layer.compile(**options)
-        self.model.cost_of = torch.compile(cost_of, **options)
-        self.token_losses = torch.compile(token_losses, **options)
 
     @staticmethod
     def create_masks_for_generate(attention_mask: Tensor | None, **_: Any) -> Tensor | None:

@@ -15,7 +15,7 @@ from reluformer.memory.calibration import start_gammas
 from reluformer.models.base import MemoryModel, refuse_weights
 from reluformer.models.compressing import CompressedMixin
 from reluformer.models.configuration import ReLUFormerConfig
-from reluformer.models.encoding import asked, cost_of, encode
+from reluformer.models.encoding import asked, encode
 from reluformer.models.layers import DecoderLayer, EncoderLayer
 from reluformer.models.loss import IGNORED, TokenLosses, token_losses, with_cost
 from reluformer.models.masks import needed
@@ -250,18 +250,6 @@ class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, SteppingMixi
         self.model = ReLUFormerModel(config)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
         self.post_init()
-
-    def compile_layers(self, **options: Any) -> None:
-        """Let ``torch.compile`` fuse what is around the memories, in place: layer by layer, the regulariser, the loss.
-
-        All layers of a kind share one graph, so this takes seconds where compiling the whole model takes minutes, and
-        new lengths cost no more than one further compilation. The options are those of ``torch.compile``.
-        """
-        for side in (self.model.encoder, self.model.decoder):
-            for layer in side.layers:
-                layer.compile(**options)
-            side.cost_of = torch.compile(cost_of, **options)
-        self.token_losses = torch.compile(token_losses, **options)
 
     @staticmethod
     def create_masks_for_generate(attention_mask: Tensor | None, **_: Any) -> Tensor | None:

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from reluformer.memory.attention import Rotation
 from reluformer.models.base import MemoryModel
-from reluformer.models.encoding import CostOf, cost_of
 from reluformer.models.layers import last_norm
 from reluformer.models.masks import needed
 from reluformer.models.positions import Positions, positions_of, rotation
@@ -23,7 +22,6 @@ class TokenStack(MemoryModel):
     main_input_name = "input_ids"
     entries: ClassVar[tuple[str, str]] = ("input_ids", "inputs_embeds")  # what a user calls what enters,
     mask_name: ClassVar[str] = "attention_mask"  # and its mask
-    cost_of: CostOf = staticmethod(cost_of)
 
     def __init__(self, config: Any, embed_tokens: nn.Embedding, layers: Iterable[nn.Module]) -> None:
         super().__init__(config)

@@ -134,10 +134,10 @@ def make_band(causal: bool, window: int | tuple[int, int] | None) -> Band:
     return Band(left, 0 if causal else right)
 
 
-def check_key_mask(mask: Tensor | None, q: Tensor, m: int) -> None:
-    """Check a key padding mask: boolean, ``(B, M)``."""
+def check_key_mask(mask: Tensor | None, q: Tensor, m: int) -> Tensor | None:
+    """Check a key padding mask: boolean, ``(B, M)``; return it contiguous, as kernels read it."""
     if mask is None:
-        return
+        return None
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise ValueError(f"key_padding_mask must be a boolean tensor, True = may be seen, got {got}")
@@ -145,6 +145,7 @@ def check_key_mask(mask: Tensor | None, q: Tensor, m: int) -> None:
         raise ValueError(f"key_padding_mask must have shape (B, M) = ({q.shape[0]}, {m}), got {shape_of(mask)}")
     if mask.device != q.device:
         raise ValueError(f"key_padding_mask must be on the device of q, {q.device}, got {mask.device}")
+    return mask.contiguous()
 
 
 def check_attn_mask(mask: Tensor | None, q: Tensor, m: int) -> Tensor | None:
@@ -184,8 +185,11 @@ def check_log_forget(log_forget: Tensor | None, q: Tensor, m: int, band: Band) -
         raise ValueError("log_forget needs causal=True: a weight fades on its way to later queries, got causal=False")
 
 
-def check_cu_seqlens(name: str, cu: Tensor, packed: Tensor, max_seqlen: int, max_name: str) -> None:
-    """Check sequence boundaries ``[0, ..., T]``: one dimension, int32, not decreasing, covering the packed tensor."""
+def check_cu_seqlens(name: str, cu: Tensor, packed: Tensor, max_seqlen: int, max_name: str) -> Tensor:
+    """Check sequence boundaries ``[0, ..., T]``: one dimension, int32, not decreasing, covering the packed tensor.
+
+    They come back contiguous, as kernels read them.
+    """
     if not isinstance(cu, Tensor) or cu.dtype != torch.int32 or cu.dim() != 1 or cu.numel() < 2:
         got = f"{cu.dtype} of shape {shape_of(cu)}" if isinstance(cu, Tensor) else type(cu).__name__
         raise ValueError(f"{name} must be an int32 tensor of shape (sequences + 1,), got {got}")
@@ -194,13 +198,14 @@ def check_cu_seqlens(name: str, cu: Tensor, packed: Tensor, max_seqlen: int, max
     if isinstance(max_seqlen, bool) or not isinstance(max_seqlen, int | torch.SymInt) or max_seqlen < 0:
         raise ValueError(f"{max_name} must be an int >= 0, got {max_seqlen!r}")
     if torch.compiler.is_compiling() or cu.is_meta:  # no values to read
-        return
+        return cu.contiguous()
     bounds = _read_bounds(cu)
     lengths = [stop - start for start, stop in pairwise(bounds)]
     if bounds[0] != 0 or bounds[-1] != packed.shape[0] or min(lengths) < 0:
         raise ValueError(f"{name} must rise from 0 to {packed.shape[0]}, the packed length, got {bounds}")
     if max(lengths) > max_seqlen:
         raise ValueError(f"{max_name} must be at least the longest sequence, {max(lengths)}, got {max_seqlen}")
+    return cu.contiguous()
 
 
 def check_no_tangent(backend: str, *tensors: Tensor | None) -> None:

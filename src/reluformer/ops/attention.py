@@ -128,7 +128,7 @@ def relu_attention(
     bias = arguments.check_per_head("bias", bias, q, heads)
     scale = arguments.check_numbers(alpha, power, scale, q.shape[-1])
     band = arguments.make_band(causal, window)
-    arguments.check_key_mask(key_padding_mask, q, m)
+    key_padding_mask = arguments.check_key_mask(key_padding_mask, q, m)
     attn_mask = arguments.check_attn_mask(attn_mask, q, m)
     arguments.check_log_forget(log_forget, q, m, band)
     level = arguments.check_return_stats(return_stats)
@@ -258,8 +258,8 @@ def relu_attention_varlen(
     q, k, v = _autocast(q, k, v)
     arguments.check_qkv(q, k, v, "THD")
     heads = q.shape[1]
-    arguments.check_cu_seqlens("cu_seqlens_q", cu_seqlens_q, q, max_seqlen_q, "max_seqlen_q")
-    arguments.check_cu_seqlens("cu_seqlens_k", cu_seqlens_k, k, max_seqlen_k, "max_seqlen_k")
+    cu_seqlens_q = arguments.check_cu_seqlens("cu_seqlens_q", cu_seqlens_q, q, max_seqlen_q, "max_seqlen_q")
+    cu_seqlens_k = arguments.check_cu_seqlens("cu_seqlens_k", cu_seqlens_k, k, max_seqlen_k, "max_seqlen_k")
     if cu_seqlens_q.shape != cu_seqlens_k.shape:
         raise ValueError(
             f"cu_seqlens_k must have the length of cu_seqlens_q, {cu_seqlens_q.shape[0]}, got {cu_seqlens_k.shape[0]}"

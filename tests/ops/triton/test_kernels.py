@@ -169,6 +169,31 @@ def test_strange_strides(device):
     )
 
 
+def test_masks_and_boundaries_that_are_not_contiguous(device):
+    q, k, v = (torch.randn(2, 2, 20, 16, device=device) for _ in range(3))
+    bias = torch.tensor([0.1, -0.2], device=device)
+    padding = (torch.rand(20, 2, device=device) > 0.3).T
+    for queries in (q, q[:, :, :5]):
+        found, exact = (
+            relu_attention(queries, k, v, bias=bias, key_padding_mask=padding, backend=name)
+            for name in ("triton", "reference")
+        )
+        torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5)
+    bounds = torch.tensor([[0, 0], [5, 7], [12, 9], [40, 40]], dtype=torch.int32, device=device)
+    packed = [x.transpose(1, 2).flatten(0, 1) for x in (q, k, v)]  # (40, 2, 16)
+    found, exact = (relu_attention_varlen(*packed, *bounds.T, 28, 31, backend=name) for name in ("triton", "reference"))
+    torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("n", [1, 20], ids=["decoding", "training"])
+def test_a_mask_that_reaches_beyond_int32(n, device):
+    b, m, apart = 3, 256, 2**30  # bytes from the mask of one sequence to the next; what lies between is never touched
+    memory = torch.empty(2 * apart + n * m, dtype=torch.bool, device=device)
+    mask = memory.as_strided((b, 1, n, m), (apart, 0, m, 1))
+    mask.copy_(torch.rand(b, 1, n, m) > 0.3)
+    assert_agrees(random_case(b=b, n=n, m=m, d=16, device=device, attn_mask=mask), "triton")
+
+
 @pytest.mark.parametrize("name", ["gamma", "bias"])
 def test_one_value_for_all_heads(name, device):
     q, k, v = (torch.randn(1, 4, 30, 16, device=device) for _ in range(3))

@@ -230,7 +230,7 @@ def key_kernel(
     if KEY_MASK:
         key_mask += batch * key_mask_stride_b
     if ATTN_MASK:
-        attn_mask += batch * mask_stride_b
+        attn_mask += batch.to(tl.int64) * mask_stride_b
 
     EDGES: tl.constexpr = KEY_MASK or (ATTN_MASK > 0) or (FORGET and STATS)  # alone, or all that there is
     start, plain, plain_stop, stop = segments(
@@ -258,7 +258,7 @@ def key_kernel(
             threshold = tl.load(bias + head).to(tl.float32) / scale
         head_mask = attn_mask
         if ATTN_MASK:
-            head_mask += head * mask_stride_h
+            head_mask += head.to(tl.int64) * mask_stride_h
         gates = c
         c_j = dlog
         c_last = 0.0

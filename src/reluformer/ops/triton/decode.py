@@ -40,10 +40,10 @@ def decode_kernel(
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Sums over ``chunk`` keys for all rows that share them, into this part's slot."""
-    split = tl.program_id(0)
+    split = tl.program_id(1)
     key_heads = heads // groups
-    key_head = tl.program_id(1) % key_heads
-    batch = tl.program_id(1) // key_heads
+    key_head = tl.program_id(0) % key_heads
+    batch = tl.program_id(0) // key_heads
     head, i, live = rows_of(0, key_head, groups, n, ROWS)
     columns = tl.arange(0, BLOCK_D)
     at = batch.to(tl.int64) * q_stride_b + head.to(tl.int64) * q_stride_h + i.to(tl.int64) * q_stride_n
@@ -52,7 +52,7 @@ def decode_kernel(
     if KEY_MASK:
         key_mask += batch * key_mask_stride_b
     if ATTN_MASK:
-        attn_mask += batch * mask_stride_b + head[:, None] * mask_stride_h
+        attn_mask += batch.to(tl.int64) * mask_stride_b + head.to(tl.int64)[:, None] * mask_stride_h
     if MASKED:
         count += batch * count_stride_b + head * count_stride_h
     threshold = tl.zeros((ROWS,), tl.float32)
@@ -100,7 +100,7 @@ def decode_kernel(
             total, r_log_r, active = add_stats(total, r_log_r, active, x, faded, rest, ROWS, BLOCK_N, POWER, FORGET)
         acc = product(rectify(x, weight, queries.dtype, POWER, FACTOR or FORGET), v, PRECISION, acc)
 
-    part = (split * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    part = (split * tl.num_programs(0) + tl.program_id(0)).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     tl.store(acc_parts + part[:, None] * BLOCK_D + columns[None, :], acc)
     if STATS:
         tl.store(stat_parts + part * 4, tl.sum(total, 1))
@@ -119,9 +119,9 @@ def combine_kernel(
 ):  # fmt: skip
     """Add the parts of a few rows, in a fixed order, and finish them."""
     key_heads = heads // groups
-    key_head = tl.program_id(1) % key_heads
-    batch = tl.program_id(1) // key_heads
-    first = tl.program_id(0) * ROWS_PER_PROGRAM
+    key_head = tl.program_id(0) % key_heads
+    batch = tl.program_id(0) // key_heads
+    first = tl.program_id(1) * ROWS_PER_PROGRAM
     head, i, live = rows_of(first, key_head, groups, n, ROWS_PER_PROGRAM)
     columns = tl.arange(0, BLOCK_D)
     if COUNT:
@@ -135,7 +135,7 @@ def combine_kernel(
     acc = tl.zeros((ROWS_PER_PROGRAM, BLOCK_D), tl.float32)
     sums = tl.zeros((ROWS_PER_PROGRAM, 4), tl.float32)
     for split in tl.range(0, parts):
-        part = (split * tl.num_programs(1) + tl.program_id(1)).to(tl.int64) * ROWS
+        part = (split * tl.num_programs(0) + tl.program_id(0)).to(tl.int64) * ROWS
         part += first + tl.arange(0, ROWS_PER_PROGRAM)
         acc += tl.load(acc_parts + part[:, None] * BLOCK_D + columns[None, :], mask=live[:, None], other=0.0)
         if STATS:

@@ -102,7 +102,7 @@ def forward_kernel(
     if KEY_MASK:
         key_mask += batch * key_mask_stride_b
     if ATTN_MASK:
-        attn_mask += batch * mask_stride_b + head * mask_stride_h
+        attn_mask += batch.to(tl.int64) * mask_stride_b + head.to(tl.int64) * mask_stride_h
     if MASKED:
         count += batch * count_stride_b + head * count_stride_h
     threshold = 0.0

@@ -109,7 +109,7 @@ def _decode(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
     del options["VARLEN"]
     q = host.unit_columns(p.q)
     sizes = (heads, p.groups, n, m, d, *p.band, p.divisor, p.alpha, p.scale)
-    decode_kernel[(parts, programs)](
+    decode_kernel[(programs, parts)](  # in this order: only the first may be more than 65 535
         q,
         host.tensor_map(host.fit_for_tma(p.k), tile.n, block_d),
         host.tensor_map(host.fit_for_tma(p.v), tile.n, block_d),
@@ -119,7 +119,7 @@ def _decode(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
         ROWS=rows, BLOCK_N=tile.n, BLOCK_D=block_d, STATS=p.stats > 0, **options,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
-    combine_kernel[(triton.cdiv(n * p.groups, COMBINED_ROWS), programs)](
+    combine_kernel[(programs, triton.cdiv(n * p.groups, COMBINED_ROWS))](
         acc_parts, stat_parts, out, *stats, p.gamma, p.visible, parts, *sizes,
         *out.stride()[:3], *host.broadcast_strides(p.visible, 2),
         ROWS=rows, ROWS_PER_PROGRAM=COMBINED_ROWS, BLOCK_D=block_d, COUNT=p.visible is not None, STATS=p.stats > 0,
