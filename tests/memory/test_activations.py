@@ -3,7 +3,8 @@ import sys
 import pytest
 import torch
 
-from reluformer.memory.activations import ACTIVATIONS, NORMALISED, weigh
+from reluformer.memory import Attention, MemorySettings
+from reluformer.memory.activations import ACTIVATIONS, NORMALISED, SPARSE, weigh
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -55,4 +56,17 @@ def test_gradients(activation):
 def test_entmax_is_asked_for_by_name(monkeypatch):
     monkeypatch.setitem(sys.modules, "entmax", None)
     with pytest.raises(ModuleNotFoundError, match=r"activation 'sparsemax' needs entmax: pip install"):
-        weigh(torch.zeros(1, 2), "sparsemax", 2.0)
+        Attention(8, 2, MemorySettings("sparsemax"))
+
+
+@pytest.mark.parametrize("activation", SPARSE)
+def test_compiled_in_one_graph_with_all_around_it(activation):
+    attention = Attention(16, 2, MemorySettings(activation), causal=True)
+    x = torch.randn(2, 7, 16)
+    seen = torch.arange(7) < torch.tensor([[7], [4]])
+    grads = []
+    for call in (attention, torch.compile(attention, fullgraph=True, backend="aot_eager")):
+        attention.zero_grad()
+        call(x, key_mask=seen)[0].square().sum().backward()
+        grads.append([p.grad for p in attention.parameters()])
+    torch.testing.assert_close(*grads)

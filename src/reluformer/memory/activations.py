@@ -22,10 +22,18 @@ POINTWISE: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,  # of the score less the logarithm of the number of slots, see weigh
     "plain_sigmoid": torch.sigmoid,  # of the score itself
 }
-NORMALISED = ("softmax", "sparsemax", "entmax15")
+SPARSE = ("sparsemax", "entmax15")
+NORMALISED = ("softmax", *SPARSE)
 ACTIVATIONS = (*POINTWISE, *NORMALISED)
 # Those that relu_attention computes, with its power.
 FUSED = {"relu": 1, "relu_squared": 2, "relu_fourth": 4, "relu_eighth": 8}
+
+
+def require(activation: str) -> None:
+    """Find out, when a memory is made, whether it can be used, and let ``torch.compile`` know what it cannot see."""
+    if activation in SPARSE:
+        # Dynamo does not understand how entmax writes its functions, and would leave all that calls them uncompiled.
+        torch.compiler.allow_in_graph(_entmax(activation))
 
 
 def weigh(scores: Tensor, activation: str, count: Tensor | float, visible: Tensor | None = None) -> Tensor:

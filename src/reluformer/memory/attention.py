@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reluformer.memory.activations import FUSED, NORMALISED
+from reluformer.memory.activations import FUSED, NORMALISED, require
 from reluformer.memory.constant import with_constant
 from reluformer.memory.forgetting import ForgetGate, pack, unpack
 from reluformer.memory.lookup import lookup, up_to
@@ -55,6 +55,7 @@ class Attention(nn.Module):
         causal: bool = False,
     ) -> None:
         super().__init__()
+        require(settings.activation)
         key_heads = heads if key_heads is None else key_heads
         if heads < 1 or width % heads:
             raise ValueError(f"heads must divide the width {width}, got {heads}")

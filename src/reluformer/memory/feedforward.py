@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from reluformer.memory.activations import FUSED, NORMALISED, weigh
+from reluformer.memory.activations import FUSED, NORMALISED, require, weigh
 from reluformer.memory.norms import output_norm
 from reluformer.memory.scale import Gamma
 from reluformer.memory.settings import MemorySettings
@@ -27,6 +27,7 @@ class KeyValueMemory(nn.Module):
         for name in PARTS_OF_ATTENTION:
             if getattr(settings, name):
                 raise ValueError(f"{name} must be False in a key-value memory: it is a part of attention, got True")
+        require(settings.activation)
         self.settings = settings
         biased = settings.bias is not None
         self.keys = nn.Linear(width, settings.slots, bias=biased)
