@@ -33,7 +33,7 @@ def require(activation: str) -> None:
     """Find out, when a memory is made, whether it can be used, and let ``torch.compile`` know what it cannot see."""
     if activation in SPARSE:
         # Dynamo does not understand how entmax writes its functions, and would leave all that calls them uncompiled.
-        torch.compiler.allow_in_graph(_entmax(activation))
+        torch.compiler.allow_in_graph(_entmax(activation))  # type: ignore[no-untyped-call]
 
 
 def weigh(scores: Tensor, activation: str, count: Tensor | float, visible: Tensor | None = None) -> Tensor:
