@@ -64,7 +64,7 @@ def test_persistent_slots_are_seen_by_all():
 def test_query_key_norm_bounds_the_scores():
     attention = Attention(32, 4, MemorySettings(query_key_norm=True))
     call = attention._call(100 * torch.randn(2, 9, 32), None, None, None, None, None, None)
-    rms = call["q"].square().mean(-1).sqrt()
+    rms = call.q.square().mean(-1).sqrt()
     torch.testing.assert_close(rms, torch.ones_like(rms), atol=1e-3, rtol=0)
 
 
@@ -75,7 +75,7 @@ def test_statistics_only_if_asked_for(monkeypatch):
         asked.append(kwargs["return_stats"])
         return relu_attention(*args, **kwargs)
 
-    monkeypatch.setattr("reluformer.memory.lookup.relu_attention", spy)
+    monkeypatch.setattr("reluformer.memory.fused.relu_attention", spy)
     attention = Attention(32, 4, MemorySettings(slots=3), causal=True)
     x = torch.randn(2, 9, 32)
     plain, none = attention(x)

@@ -9,7 +9,8 @@ from torch import nn
 from reluformer.memory import Attention, KeyValueMemory, MemorySettings, calibrate
 from reluformer.memory.activations import ACTIVATIONS, weigh
 from reluformer.memory.calibration import expected_mass, start_gammas
-from reluformer.memory.lookup import lookup
+from reluformer.memory.dispatch import look_up
+from tests.memory.calls import lookup
 
 
 @pytest.mark.parametrize("n", [16, 128, 1024])
@@ -104,7 +105,7 @@ def test_unit_mass_on_the_first_batch(length, causal):
     masses = []
     for attention in (model.first, model.second):
         call = attention._call(x, None, mask, None, None, None, None)
-        _, stats = lookup(**call, return_stats=True)
+        _, stats = look_up(call, return_stats=True)
         mass = stats.mass.transpose(1, 2)[mask]  # (rows, heads)
         masses.append(mass.sum(0) / (mass > 0).sum(0))  # of the rows that are alive
         x = x + attention(x, key_mask=mask)[0]

@@ -6,7 +6,7 @@ import torch
 from reluformer.memory import Attention, MemorySettings
 from reluformer.memory.activations import FUSED
 from reluformer.memory.constant import with_constant
-from reluformer.memory.lookup import lookup, weights_of
+from tests.memory.calls import lookup, weights_of
 
 N, M, HEADS = 9, 13, 4
 MASKS = {

@@ -178,10 +178,10 @@ def test_block_size_does_not_matter():
 def test_never_more_rows_than_a_block(monkeypatch):
     sizes, weights_of = [], rows.weights_of
 
-    def watched(q, *args, **kwargs):
-        sizes.append(q.shape[0] * q.shape[2])
-        assert kwargs["attn_mask"].shape[2] <= 16
-        return weights_of(q, *args, **kwargs)
+    def watched(call, fades):
+        sizes.append(call.q.shape[0] * call.q.shape[2])
+        assert call.attn_mask.shape[2] <= 16
+        return weights_of(call, fades)
 
     monkeypatch.setattr(rows, "weights_of", watched)
     memory_report(Translator(), batch((50, 20, 3), (5, 4, 5)), block=16)

@@ -93,7 +93,7 @@ def test_keys_are_those_of_the_cache_and_enter_it_once():
     for steps in (3, 1):
         (call,) = seen(model, {"x": torch.randn(1, steps, WIDTH)})
     assert len(model.kept) == 2
-    assert call.lookup["k"].shape[2] == 4
+    assert call.lookup.k.shape[2] == 4
     (site,) = memory_report(model, {"x": torch.randn(1, 1, WIDTH)}).sites
     assert len(model.kept) == 3
     assert all(x.fewest == 5 for head in site.heads for x in head.by_length)

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from reluformer.memory.activations import FUSED, NORMALISED, require
 from reluformer.memory.constant import with_constant
+from reluformer.memory.dispatch import look_up
 from reluformer.memory.forgetting import ForgetGate, pack, unpack
-from reluformer.memory.lookup import lookup, up_to
+from reluformer.memory.lookup import Lookup, changed, up_to
 from reluformer.memory.norms import RMSNorm, output_norm
 from reluformer.memory.persistent import PersistentMemory
 from reluformer.memory.projections import project
@@ -42,9 +43,11 @@ class Attention(nn.Module):
         softmax_share: While training turns softmax into this memory, how much of the output is still softmax's, as a
             tensor ``()``, since compiled code would take a number for a constant; None for no softmax at all. It is not
             stored with the model.
+        observer: Is shown what every call looks up, and where, if there is one.
     """
 
     softmax_share: Tensor | None = None
+    observer: Callable[[Lookup], None] | None = None
 
     def __init__(
         self,
@@ -120,7 +123,9 @@ class Attention(nn.Module):
             stats_batch: Of how many sequences, the first ones of the batch; None for all.
         """
         call = self._call(x, context, key_mask, attn_mask, limit, rotate, store, carry)
-        queries, keys = call["q"].shape[0], call["k"].shape[0]
+        if self.observer is not None:
+            self.observer(call)
+        queries, keys = call.q.shape[0], call.k.shape[0]
         if queries != keys and (store is None or not keys or queries % keys):
             raise ValueError(f"context must have as many sequences as x, {queries}, got {keys}")
         if queries != keys:
@@ -148,8 +153,8 @@ class Attention(nn.Module):
         rotate: Rotation | None,
         store: Store | None,
         carry: Carry | None = None,
-    ) -> dict[str, Any]:
-        """What the lookup takes."""
+    ) -> Lookup:
+        """What is looked up, and where."""
         for name, mask in (("key_mask", key_mask), ("attn_mask", attn_mask)):
             if mask is not None and mask.dtype != torch.bool:
                 raise ValueError(f"{name} must be boolean, True where a key may be seen, got {mask.dtype}")
@@ -193,27 +198,26 @@ class Attention(nn.Module):
             v = with_constant(v) if self.counted else v
         if attn_mask is not None:
             attn_mask = attn_mask.expand(*attn_mask.shape[:2], q.shape[2], k.shape[2])
-        return {
-            "q": q, "k": k, "v": v, "settings": self.settings, "gamma": self.gamma(), "bias": self.bias,
-            "causal": self.causal and attn_mask is None and limit is None,
-            "key_mask": key_mask, "attn_mask": attn_mask, "limit": limit, "log_forget": log_forget,
-            "counted": self.counted,
-        }  # fmt: skip
+        return Lookup(
+            q, k, v, self.settings, gamma=self.gamma(), bias=self.bias,
+            causal=self.causal and attn_mask is None and limit is None,
+            key_mask=key_mask, attn_mask=attn_mask, limit=limit, log_forget=log_forget, counted=self.counted,
+        )  # fmt: skip
 
-    def _look_up(self, call: dict[str, Any], **measured: Any) -> tuple[Tensor, AttentionStats | None]:
+    def _look_up(self, call: Lookup, **measured: Any) -> tuple[Tensor, AttentionStats | None]:
         """The sums, with softmax's share in them, and the statistics of the memory itself."""
-        out, stats = lookup(**call, **measured)
+        out, stats = look_up(call, **measured)
         if self.softmax_share is not None:
-            soft, _ = lookup(**call | {"settings": SOFTMAX_ATTENTION, "gamma": None, "bias": None})
+            soft, _ = look_up(changed(call, settings=SOFTMAX_ATTENTION, gamma=None, bias=None))
             out = self.softmax_share * soft + (1 - self.softmax_share) * out
         return out, stats
 
-    def _look_up_shared(self, call: dict[str, Any], shared: int) -> Tensor:
+    def _look_up_shared(self, call: Lookup, shared: int) -> Tensor:
         """Queries ``(B * shared, H, N, D)`` in keys ``(B, Hk, M, D)``: those that share keys stand together."""
-        q, key_mask = call["q"], call["key_mask"]
+        q, key_mask = call.q, call.key_mask
         _, heads, n, d = q.shape
         q = q.view(-1, shared, heads, n, d).transpose(1, 2).reshape(-1, heads, shared * n, d)
-        out, _ = self._look_up(call | {"q": q, "key_mask": None if key_mask is None else key_mask[::shared]})
+        out, _ = self._look_up(changed(call, q=q, key_mask=None if key_mask is None else key_mask[::shared]))
         return out.view(-1, heads, shared, n, d).transpose(1, 2).reshape(-1, heads, n, d)
 
     @staticmethod
@@ -240,6 +244,6 @@ class Attention(nn.Module):
             options.pop(name, None)
         options = {"key_mask": None, "attn_mask": None, "limit": None, "rotate": None} | options
         options |= {"store": None, "carry": None}
-        _, stats = lookup(**self._call(x, context, **options), return_stats="mass_entropy")
+        _, stats = look_up(self._call(x, context, **options), return_stats="mass_entropy")
         assert stats is not None
         self.gamma.take_in(stats.mass, query_mask)

@@ -97,7 +97,7 @@ def lookup_bounds(
 ) -> Interval:
     """Sums ``(B, H, N, E)`` of a head: ``q (B, H, N, D)`` in ``k (B, H, M, D)`` and ``v (B, H, M, E)``.
 
-    The arguments are those of :func:`~reluformer.memory.lookup.lookup`; there are as many key heads as heads.
+    The arguments are those of a :class:`~reluformer.memory.lookup.Lookup`; there are as many key heads as heads.
     """
     check_bounded(settings)
     n, m = q.shape[2], k.shape[2]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from reluformer.memory import Attention
+from reluformer.memory.lookup import changed
 from reluformer.report.rows import block
 from reluformer.report.watch import Place, Seen, places, watch
 
@@ -95,9 +96,10 @@ def attention_maps(
         wanted = chosen.get(seen.place)
         if not wanted:
             return
+        assert seen.lookup is not None
         slots = seen.memory.settings.slots
-        batch_size, _, n, _ = seen.lookup["q"].shape
-        m = seen.lookup["k"].shape[2] - slots
+        batch_size, _, n, _ = seen.lookup.q.shape
+        m = seen.lookup.k.shape[2] - slots
         if not 0 <= sequence < batch_size:
             raise ValueError(f"sequence must be 0 to {batch_size - 1} in this batch, got {sequence}")
         if max(n, m) > limit:
@@ -148,18 +150,20 @@ def _names(argument: str, tokens: Sequence[str] | None, length: int) -> list[str
 
 
 def _map(seen: Seen, sequence: int, head: int, rows: list[str], columns: list[str]) -> AttentionMap:
-    lookup = dict(seen.lookup)
-    group = lookup["q"].shape[1] // lookup["k"].shape[1]
-    lookup["q"], lookup["k"] = lookup["q"][:, head, None], lookup["k"][:, head // group, None]  # (B, 1, N|M, D)
-    for name in ("gamma", "bias"):
-        lookup[name] = None if lookup[name] is None else lookup[name][head, None]
-    if lookup["log_forget"] is not None:
-        lookup["log_forget"] = lookup["log_forget"][:, head, None]  # (B, 1, M)
-    mask = lookup["attn_mask"]
-    if mask is not None and mask.shape[1] > 1:
-        lookup["attn_mask"] = mask[:, head, None]
-    weights, visible, _, _ = block(lookup, slice(sequence, sequence + 1))
-    weights, visible = weights[0, 0].cpu(), visible[0, 0].cpu()  # (N, M)
+    call = seen.lookup
+    assert call is not None
+    gates, mask = call.log_forget, call.attn_mask
+    alone = changed(
+        call,
+        q=call.q[:, head, None],  # (B, 1, N, D)
+        k=call.k[:, head // (call.q.shape[1] // call.k.shape[1]), None],
+        gamma=None if call.gamma is None else call.gamma[head, None],
+        bias=None if call.bias is None else call.bias[head, None],
+        log_forget=None if gates is None else gates[:, head, None],  # (B, 1, M)
+        attn_mask=mask if mask is None or mask.shape[1] == 1 else mask[:, head, None],
+    )
+    weights, visible, _, _ = block(alone, slice(sequence, sequence + 1))
+    weights, visible = weights[0, 0].cpu(), visible.expand_as(weights)[0, 0].cpu()  # (N, M)
     kept = torch.ones(len(rows), dtype=torch.bool) if seen.query_mask is None else seen.query_mask[sequence].cpu()
     shown = visible[kept].any(0)  # a key that no query may see is padding
     return AttentionMap(

@@ -67,6 +67,7 @@ class _Site:
                 weights = seen.memory.weights(x[row : row + block])[None, None]  # (1, 1, r, slots)
                 self.rows.add(weights.to(torch.promote_types(weights.dtype, torch.float32)))
             return
+        assert seen.lookup is not None
         for weights, visible, sequences, rows in blocks(seen.lookup, block):
             self.rows.add(weights, visible, mask[sequences, rows])
 

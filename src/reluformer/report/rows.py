@@ -1,15 +1,15 @@
 """Rows of weights: made a block at a time, measured, and forgotten."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from reluformer.memory.forgetting import decay
-from reluformer.memory.lookup import up_to, weights_of
+from reluformer.memory.lookup import Lookup, changed, up_to, visible_keys
+from reluformer.memory.weights import weights_of
 from reluformer.ops.statistics import entropy_from_sums, row_sums
-from reluformer.ops.visibility import UNBOUNDED, Band, band_mask
 
 # In thousandths, so that the number of keys in a share is exact: 0.2 % of 1500 keys are 3.
 TOP_SHARES = {"top_0_2_percent": 2, "top_1_percent": 10, "top_10_percent": 100}
@@ -24,46 +24,41 @@ class Block(NamedTuple):
     rows: slice
 
 
-def blocks(lookup: Mapping[str, Any], most_rows: int) -> Iterator[Block]:
+def blocks(call: Lookup, most_rows: int) -> Iterator[Block]:
     """The weights of an attention, at most so many queries at a time: of one sequence, or of several short ones."""
-    batch, _, n, _ = lookup["q"].shape
+    batch, _, n, _ = call.q.shape
     together = max(1, most_rows // max(n, 1))
     for first in range(0, batch, together):
         for row in range(0, n, most_rows):
-            yield block(lookup, slice(first, first + together), slice(row, row + most_rows))
+            yield block(call, slice(first, first + together), slice(row, row + most_rows))
 
 
-def block(lookup: Mapping[str, Any], sequences: slice = slice(None), rows: slice = slice(None)) -> Block:
+def block(call: Lookup, sequences: slice = slice(None), rows: slice = slice(None)) -> Block:
     """The weights of these rows of these sequences."""
-    q, k = lookup["q"][sequences, :, rows], lookup["k"][sequences]  # (b, H, r, D), (b, Hk, M, D)
-    visible = _visible(lookup, sequences, rows)
-    fades = _fades(lookup, sequences, rows)
-    options = {"gamma": lookup["gamma"], "bias": lookup["bias"], "fades": fades}
-    weights = weights_of(q, k, lookup["settings"], attn_mask=visible, **options)
-    return Block(weights, visible, sequences, rows)
+    visible = _visible(call, sequences, rows)
+    part = changed(
+        call, q=call.q[sequences, :, rows], k=call.k[sequences], attn_mask=visible, key_mask=None, causal=False,
+        limit=None,
+    )  # fmt: skip
+    return Block(weights_of(part, _fades(call, sequences, rows)), visible, sequences, rows)
 
 
-def _visible(lookup: Mapping[str, Any], sequences: slice, rows: slice) -> Tensor:
-    """Which keys these rows see, ``(b|1, H|1, r, M)``: never made for all rows at once."""
-    q, k, key_mask, attn_mask = (lookup[name] for name in ("q", "k", "key_mask", "attn_mask"))
-    band = Band(UNBOUNDED, 0 if lookup["causal"] else UNBOUNDED)
-    visible = band_mask(band, q.shape[2], k.shape[2], q.device, rows)[None, None]
-    if key_mask is not None:
-        visible = visible & key_mask[sequences, None, None, :]
-    if attn_mask is not None:
-        visible = visible & (attn_mask if attn_mask.shape[0] == 1 else attn_mask[sequences])[:, :, rows]
-    if lookup.get("limit") is not None:
-        visible = visible & up_to(lookup["limit"][rows], k.shape[2])
-    return visible
+def _visible(call: Lookup, sequences: slice, rows: slice) -> Tensor:
+    """Which keys these rows see, ``(b|1, H|1, r|1, M)``: never made for all rows at once."""
+    m = call.k.shape[2]
+    visible = visible_keys(call, sequences, rows)
+    if visible is None:
+        visible = torch.ones(1, 1, 1, m, dtype=torch.bool, device=call.q.device)
+    return visible if call.limit is None else visible & up_to(call.limit[rows], m)
 
 
-def _fades(lookup: Mapping[str, Any], sequences: slice, rows: slice) -> Tensor | None:
+def _fades(call: Lookup, sequences: slice, rows: slice) -> Tensor | None:
     """``D (b, H, r, M)`` of these rows in a memory that forgets; None in one that does not."""
-    log_forget, n, m = lookup.get("log_forget"), lookup["q"].shape[2], lookup["k"].shape[2]
-    if log_forget is None:
+    if call.log_forget is None:
         return None
-    places = lookup["limit"] if lookup.get("limit") is not None else torch.arange(m - n, m, device=log_forget.device)
-    return decay(log_forget[sequences], len(places[rows]), places[rows])
+    n, m = call.q.shape[2], call.k.shape[2]
+    places = torch.arange(m - n, m, device=call.q.device) if call.limit is None else call.limit
+    return decay(call.log_forget[sequences], len(places[rows]), places[rows])
 
 
 def measure_rows(weights: Tensor, visible: Tensor) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from reluformer.memory import Attention, KeyValueMemory
+from reluformer.memory.lookup import Lookup
 
 # Names of lists of layers say nothing that the number of the layer does not.
 LISTS = ("layers", "layer", "blocks", "block", "h")
@@ -38,7 +40,7 @@ class Seen(NamedTuple):
         stream: The residual stream that it adds to: what enters the module that holds it as its ``memory``, or ``x``.
         query_mask: Which positions of ``x`` are no padding, shaped as ``x`` without its last dimension; None for all.
         cross: Whether the keys come from another sequence.
-        lookup: What an attention handed to the lookup: ``q``, ``k``, masks and settings; empty in a key-value memory.
+        lookup: What an attention looked up, and where; None in a key-value memory.
     """
 
     place: Place
@@ -48,7 +50,7 @@ class Seen(NamedTuple):
     stream: Tensor
     query_mask: Tensor | None
     cross: bool
-    lookup: Mapping[str, Any]
+    lookup: Lookup | None
 
 
 def places(model: nn.Module) -> dict[Attention | KeyValueMemory, Place]:
@@ -101,18 +103,8 @@ def watch(
 def _hooked(
     model: nn.Module, found: Mapping[Attention | KeyValueMemory, Place], masks: "_Masks", see: Callable[[Seen], None]
 ) -> Iterator[None]:
-    lookups: dict[nn.Module, Mapping[str, Any]] = {}
+    lookups: dict[nn.Module, Lookup] = {}
     streams: dict[nn.Module, Tensor] = {}
-
-    def keep_lookup(memory: Attention) -> None:
-        make = memory._call
-
-        def kept(*args: Any, **kwargs: Any) -> dict[str, Any]:
-            # Kept rather than made again: a cache that keys were put into must not get them twice.
-            lookups[memory] = lookup = make(*args, **kwargs)
-            return lookup
-
-        memory.__dict__["_call"] = kept
 
     def after(memory: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         assert isinstance(memory, Attention | KeyValueMemory)
@@ -123,7 +115,7 @@ def _hooked(
             mask = masks.of_attention(place, x, kwargs.get("query_mask"))
             see(Seen(place, memory, x, result[0], stream, mask, context is not None, lookups.pop(memory)))
         else:
-            see(Seen(place, memory, x, result, stream, masks.of_feedforward(place, x), False, {}))
+            see(Seen(place, memory, x, result, stream, masks.of_feedforward(place, x), False, None))
 
     def before(holder: nn.Module, args: tuple[Any, ...]) -> None:
         if args:
@@ -135,15 +127,15 @@ def _hooked(
         if own == "memory":
             handles.append(model.get_submodule(holder).register_forward_pre_hook(before))
     attentions = [memory for memory in found if isinstance(memory, Attention)]
-    for memory in attentions:
-        keep_lookup(memory)
+    for memory in attentions:  # kept rather than made again: a cache that keys were put into must not get them twice
+        memory.observer = partial(lookups.__setitem__, memory)
     try:
         yield
     finally:
         for handle in handles:
             handle.remove()
         for memory in attentions:
-            del memory.__dict__["_call"]
+            memory.observer = None
 
 
 class _Masks:

@@ -45,17 +45,18 @@ def _ffn(seen: Seen) -> dict[str, float]:
 
 
 def _attention(seen: Seen) -> dict[str, float]:
-    lookup, memory = seen.lookup, seen.memory
-    weights, visible, _, _ = block(lookup)  # (B, H, N, M)
-    q, k, v = (lookup[name] for name in ("q", "k", "v"))
-    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-    if lookup["gamma"] is not None:
-        weights = weights * lookup["gamma"][:, None, None]
+    call = seen.lookup
+    assert call is not None
+    weights, visible, _, _ = block(call)  # (B, H, N, M)
+    q = call.q
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (call.k, call.v))
+    if call.gamma is not None:
+        weights = weights * call.gamma[:, None, None]
     visible = visible.expand_as(weights)
     rows = visible.any(-1) if seen.query_mask is None else seen.query_mask[:, None, :].expand(weights.shape[:3])
     scores = (q @ k.mT / q.shape[-1] ** 0.5)[visible & rows[..., None]]
     keys = visible.any(-2)  # (B, H, M)
-    return _compare(memory.settings, (weights @ v)[rows], scores, v[keys], visible.sum(-1)[rows])
+    return _compare(call.settings, (weights @ v)[rows], scores, v[keys], visible.sum(-1)[rows])
 
 
 def _compare(settings: Any, out: Tensor, scores: Tensor, values: Tensor, count: Tensor) -> dict[str, float]:

@@ -8,7 +8,8 @@ from torch import Tensor
 from reluformer.memory.activations import FUSED
 from reluformer.memory.attention import Attention
 from reluformer.memory.constant import with_constant
-from reluformer.memory.lookup import lookup
+from reluformer.memory.dispatch import look_up
+from reluformer.memory.lookup import Lookup
 from reluformer.ops.statistics import TINY
 from reluformer.translation.engine import native
 from reluformer.translation.engine.keys import TreeKeys
@@ -131,9 +132,8 @@ class Reading(Looking):
             found = self.weigh(q.transpose(1, 2).contiguous(), k, v, k.shape[2], 2.0, None)
         else:
             k = with_constant(k) if self.constant else k
-            out, _ = lookup(
-                q, k, v, self.settings, bias=self.bias, key_mask=mask if padded else None, counted=self.counted
-            )
+            seen = mask if padded else None
+            out, _ = look_up(Lookup(q, k, v, self.settings, bias=self.bias, key_mask=seen, counted=self.counted))
             found = out.transpose(1, 2).reshape(x.shape)
         return self.leave(x + self.output(found))
 

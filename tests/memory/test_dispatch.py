@@ -5,8 +5,8 @@ import torch
 
 from reluformer.memory import MemorySettings
 from reluformer.memory.activations import ACTIVATIONS
-from reluformer.memory.lookup import lookup, weights_of
 from reluformer.memory.settings import SIGNED, SOFTMAX_ATTENTION
+from tests.memory.calls import lookup, weights_of
 
 SIGNED_MASS = {(x, "mass") for x in SIGNED}
 
