@@ -32,9 +32,9 @@ class MemorySettings:
         query_key_norm: Whether queries and keys are brought to unit RMS per head, with a learned gain.
         centred: Whether the mean of a row is taken from its scores, see :mod:`~reluformer.memory.centring`; for
             activations that a constant in all scores changes.
-        constant_channel: Whether bias and mass go through the first channel of queries, keys and values, which nothing
-            else can have then, see :mod:`~reluformer.memory.constant`: for powers of ReLU over their mass, which train
-            faster so. Centred ones always do.
+        constant_channel: Whether the first channel of queries, keys and values is reserved for bias and mass, see
+            :mod:`~reluformer.memory.constant`, which leaves a head ``D - 1`` channels: for powers of ReLU over their
+            mass, which train faster so. Centred ones always have it.
         slots: Learned slots: all that a :class:`KeyValueMemory` has; in :class:`Attention`, beside the sequence's own.
         forget: Where the bias of a forget gate starts, see :mod:`~reluformer.memory.forgetting`; None for no gate.
         token_shift: Whether keys and values are mixed with those of the token before, see

@@ -94,7 +94,7 @@ def relu_attention(
         bias: Added to the score, None or a tensor ``(Hq,)``, differentiable.
         scale: Multiplies the score, positive; None for ``1 / sqrt(D)``.
         causal: Hide later keys. The last query is aligned with the last key, whatever N and M.
-        key_padding_mask: Boolean ``(B, M)``, True = may be seen.
+        key_padding_mask: Boolean ``(B, M)``, True = may be seen: the opposite of ``nn.MultiheadAttention``'s.
         attn_mask: Broadcasts to ``(B, Hq, N, M)``. Boolean, True = may be seen; or floating point, added to the score
             and differentiable, ``-inf`` = may not be seen.
         window: ``w`` lets a query see its own position and ``w - 1`` keys to either side (with ``causal``, to the
