@@ -139,6 +139,7 @@ def _model_twin(stock: type[PreTrainedModel], config: Any) -> Any:
     class Twin(ReLUModel, stock):  # type: ignore[valid-type, misc]
         __doc__ = f"{stock.__name__} with ReLU memories in place of softmax attention."
         config_class = config
+        _keep_in_fp32_modules_strict = {*(stock._keep_in_fp32_modules_strict or ()), "relu_memory.gamma"}  # noqa: RUF012
 
     twin = TWINS[stock] = _publish(Twin, stock)
     _CAN_RECORD_REGISTRY[str(twin)] = twin._can_record_outputs  # otherwise filled when an instance is made

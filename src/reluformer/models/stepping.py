@@ -161,6 +161,7 @@ class StepCache(EncoderDecoderCache):
     def reset(self) -> None:
         """Forget everything; what was recorded had the addresses of what is gone."""
         super().reset()
+        self.cross_attention_cache = DynamicCache()  # transformers up to 5.17 leaves zeros in one that is reset
         self._graph = None
 
     def can_step(self, ids: Tensor | None, options: dict[str, Any]) -> bool:
