@@ -63,7 +63,7 @@ def test_persistent_slots_are_seen_by_all():
 
 def test_query_key_norm_bounds_the_scores():
     attention = Attention(32, 4, MemorySettings(query_key_norm=True))
-    call = attention._call(100 * torch.randn(2, 9, 32), None, None, None, None, None, None)
+    call = attention.lookup(100 * torch.randn(2, 9, 32))
     rms = call.q.square().mean(-1).sqrt()
     torch.testing.assert_close(rms, torch.ones_like(rms), atol=1e-3, rtol=0)
 

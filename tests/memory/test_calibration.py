@@ -104,7 +104,7 @@ def test_unit_mass_on_the_first_batch(length, causal):
     calibrate(model, x, mask)
     masses = []
     for attention in (model.first, model.second):
-        call = attention._call(x, None, mask, None, None, None, None)
+        call = attention.lookup(x, key_mask=mask)
         _, stats = look_up(call, return_stats=True)
         mass = stats.mass.transpose(1, 2)[mask]  # (rows, heads)
         masses.append(mass.sum(0) / (mass > 0).sum(0))  # of the rows that are alive

@@ -122,7 +122,9 @@ class Attention(nn.Module):
             return_stats: Whether to compute the statistics, as in :func:`~reluformer.relu_attention`.
             stats_batch: Of how many sequences, the first ones of the batch; None for all.
         """
-        call = self._call(x, context, key_mask, attn_mask, limit, rotate, store, carry)
+        call = self.lookup(
+            x, context, key_mask=key_mask, attn_mask=attn_mask, limit=limit, rotate=rotate, store=store, carry=carry
+        )
         if self.observer is not None:
             self.observer(call)
         queries, keys = call.q.shape[0], call.k.shape[0]
@@ -143,18 +145,19 @@ class Attention(nn.Module):
         band = Band(UNBOUNDED, 0 if self.causal else UNBOUNDED)
         return count_visible(band, n, m, key_mask, None, device) + self.settings.slots
 
-    def _call(
+    def lookup(
         self,
         x: Tensor,
-        context: Tensor | None,
-        key_mask: Tensor | None,
-        attn_mask: Tensor | None,
-        limit: Tensor | None,
-        rotate: Rotation | None,
-        store: Store | None,
+        context: Tensor | None = None,
+        *,
+        key_mask: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+        limit: Tensor | None = None,
+        rotate: Rotation | None = None,
+        store: Store | None = None,
         carry: Carry | None = None,
     ) -> Lookup:
-        """What is looked up, and where."""
+        """What :meth:`forward` looks up, and where; the arguments are its own."""
         for name, mask in (("key_mask", key_mask), ("attn_mask", attn_mask)):
             if mask is not None and mask.dtype != torch.bool:
                 raise ValueError(f"{name} must be boolean, True where a key may be seen, got {mask.dtype}")
@@ -240,10 +243,8 @@ class Attention(nn.Module):
         self, x: Tensor, context: Tensor | None = None, *, query_mask: Tensor | None = None, **options: Any
     ) -> None:
         """Let gamma take in the mean mass of these rows, those of ``query_mask (B, N)``; options of :meth:`forward`."""
-        for name in ("return_stats", "stats_batch"):
+        for name in ("return_stats", "stats_batch", "store", "carry"):
             options.pop(name, None)
-        options = {"key_mask": None, "attn_mask": None, "limit": None, "rotate": None} | options
-        options |= {"store": None, "carry": None}
-        _, stats = look_up(self._call(x, context, **options), return_stats="mass_entropy")
+        _, stats = look_up(self.lookup(x, context, **options), return_stats="mass_entropy")
         assert stats is not None
         self.gamma.take_in(stats.mass, query_mask)

@@ -39,7 +39,7 @@ def test_the_published_scale_divides_by_a_power_of_the_length() -> None:
     set_published_scale(model)
     memory = next(x for x in model.modules() if isinstance(x, Attention))
     x = torch.randn(2, 17, 64)
-    call = memory._call(x, None, None, None, None, None, None)
+    call = memory.lookup(x)
     weights = (call.q @ call.k.mT / 4).relu() / 17**0.5
     expected = memory.output((weights @ call.v).transpose(1, 2).flatten(2))
     torch.testing.assert_close(memory(x)[0], expected, atol=1e-5, rtol=1e-5)
