@@ -71,19 +71,30 @@ def assert_agrees(
         got = found[name]
         assert got.shape == truth.shape, f"{name}: shape {tuple(got.shape)}, expected {tuple(truth.shape)}"
         assert got.isfinite().all(), f"{name} is not finite"
-        size = _distance(truth, torch.zeros_like(truth))
+        size = _largest(truth)
         rounding = 2 * torch.finfo(dtype).eps * size  # not of got's dtype: gamma's gradient comes through a half dout
         if name == "entropy":  # a difference of logarithms, each of them rounded, whatever is left of them
             rounding += torch.finfo(torch.float32).eps
         if name == "dlog_forget":  # a difference of q.dq and k.dk, each of them rounded, whatever is left of it
-            terms = (case.tensors["q"].double() * exact["dq"].double()).abs().sum(-1)
-            rounding += 2 * torch.finfo(torch.float32).eps * _distance(terms, torch.zeros_like(terms))
+            rounding += 2 * torch.finfo(torch.float32).eps * _largest(_terms(case, exact))
+        if name == "dgamma" and "cu_seqlens_q" not in case.options:  # the sum of q.dq, of either sign, over gamma
+            terms = _terms(case, exact).sum((0, 2)) / case.tensors["gamma"].double()
+            rounding += torch.finfo(torch.float32).eps * _largest(terms)
         for share, slack in THROUGH_SCORES.get(name, ((1.0, 1),)) if case.stats else ((1.0, 1),):
             error = _distance(got, truth, share)
             theirs = max(_distance(x[name], truth, share) for x in plain)
             if math.isinf(theirs) or name == "active":  # plain PyTorch overflowed; counts flip where scores round to 0
                 theirs = 0.01 * size
             assert error <= slack * (2 * theirs + rounding), f"{name}: error {error:.3g}, plain PyTorch {theirs:.3g}"
+
+
+def _largest(x: Tensor) -> float:
+    return _distance(x, torch.zeros_like(x))
+
+
+def _terms(case: Case, exact: dict[str, Tensor]) -> Tensor:
+    """How much is added up in ``q.dq`` of every row, ``(B, H, N)``, whatever is left of it."""
+    return (case.tensors["q"].double() * exact["dq"].double()).abs().sum(-1)
 
 
 def _distance(x: Tensor, y: Tensor, share: float = 1.0) -> float:
