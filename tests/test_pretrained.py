@@ -35,7 +35,23 @@ def test_the_one_in_the_box(folder: Path) -> None:
     assert pretrained.has_model()
     assert pretrained.model_or_default(None) == folder
     assert pretrained.name_of(folder) == "en-de (in the box)"
-    assert pretrained.languages_of(folder) == Languages("en", "de")
+
+
+@pytest.mark.parametrize(
+    ("config", "languages"),
+    [
+        ('{"languages": ["pt_BR", "en"]}', Languages("pt_BR", "en")),
+        ('{"languages": ["en"]}', None),
+        ('{"languages": "en"}', None),
+        ('{"languages": [1, 2]}', None),
+        ("{}", None),
+        ("[]", None),
+        ("no JSON", None),
+    ],
+)
+def test_a_model_may_know_its_languages(tmp_path: Path, config: str, languages: Languages | None) -> None:
+    (tmp_path / "config.json").write_text(config)
+    assert pretrained.languages_of(tmp_path) == languages
 
 
 @pytest.mark.parametrize("names", [("en", "de"), ("en_GB", "de-AT"), ("EN", "DE"), (None, None), ("text", "said")])
@@ -69,5 +85,7 @@ def test_what_the_box_holds_translates() -> None:
 
     names = {path.name for path in pretrained.FOLDER.iterdir()}
     assert names >= {"config.json", "generation_config.json", "tokenizer.json", "model.safetensors", "README.md"}
-    ((text,),) = Translator.load(pretrained.FOLDER).translate([["Thank you very much."]])
+    translator = Translator.load(pretrained.FOLDER)
+    ((text,),) = translator.translate([["Thank you very much."]])
     assert "Dank" in text
+    assert translator.languages == pretrained.LANGUAGES

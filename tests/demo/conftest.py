@@ -13,7 +13,8 @@ from tests.translation.conftest import one_thread, tiny_model, tokenizer  # noqa
 @pytest.fixture(scope="session")
 def box(tmp_path_factory: pytest.TempPathFactory, tokenizer) -> Path:  # noqa: F811
     folder = tmp_path_factory.mktemp("box")
-    tiny_model(max_position_embeddings=1024, encoder_layers=2, decoder_layers=2).save_pretrained(folder / "model")
+    shape = {"max_position_embeddings": 1024, "encoder_layers": 2, "decoder_layers": 2}
+    tiny_model(**shape, languages=["en", "de"]).save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
     compress_folder(folder / "model", folder / "en-de")
     return folder / "en-de"

@@ -1,5 +1,7 @@
 """``reluformer demo``, with a tiny model in the box and without any."""
 
+import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -46,10 +48,24 @@ def test_a_translation_and_a_page(capsys, folder: Path, box: Path, monkeypatch) 
     assert Path("reluformer-demo.html").read_text(encoding="utf-8").count('class="pair"') == 49
 
 
-def test_another_model_and_another_file(capsys, folder: Path, box: Path) -> None:
-    status, out, _ = run(capsys, "--model", box, "--out", "new/page.html")
+@pytest.mark.parametrize(
+    ("languages", "head", "words"),
+    [
+        (["es", "fr"], ["es", "fr"], "reluformer demo: the speech looks like English, and this model reads Spanish"),
+        (None, ["source", "translation"], ""),
+    ],
+)
+def test_another_model_and_another_file(
+    capsys, folder: Path, box: Path, languages: list[str] | None, head: list[str], words: str
+) -> None:
+    config = json.loads((box / "config.json").read_text()) | {"languages": languages}
+    shutil.copytree(box, "other")
+    Path("other/config.json").write_text(json.dumps(config))
+    status, out, err = run(capsys, "--model", "other", "--out", "new/page.html")
     assert status == 0
-    assert out.splitlines()[1].split() == ["source", "translation"]
+    assert out.splitlines()[1].split() == head
+    assert err.startswith(words)
+    assert err.count("\n") == bool(words)
     assert Path("new/page.html").is_file()
 
 

@@ -123,3 +123,15 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
         assert status == 2, arguments
         assert words in " ".join(out.replace("│", " ").split()), out
     assert not (tmp_path / "o").exists()
+
+
+def test_a_text_that_the_model_does_not_read(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text()) | {"languages": ["en", "fr"]}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    german = "Das Haus ist sehr klein, und wir haben es noch nicht gesehen."
+    arguments = [german, "--model", str(tmp_path / "model"), "--target", "Haus", "--json"]
+    result = CliRunner().invoke(app, arguments)
+    assert json.loads(result.stdout)["about"]["source"] == german
+    words = "the text looks like German, and this model reads English: the translation will make no sense\n"
+    assert result.stderr.endswith(f"reluformer inspect: {words}")

@@ -17,10 +17,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from reluformer.data.dataset import load_tokenizer
+from reluformer.data.dataset import load_tokenizer, read_manifest
 from reluformer.data.documents import Languages
 from reluformer.data.prepare import Plan, prepare
 from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
+from reluformer.pretrained import languages_of
 from reluformer.training.errors import TrainingError
 from reluformer.training.recipe import Checkpoints, Recipe, Stage, read_recipe
 from reluformer.training.run import compile_layers, model_config, train
@@ -43,6 +44,7 @@ def test_what_a_run_leaves(whole: Recipe) -> None:
     assert list((out / "logs").iterdir())
     model = AutoModelForSeq2SeqLM.from_pretrained(out / "model")
     assert (model.config.d_model, model.config.trained_length, model.config.use_cache) == (32, 60, True)
+    assert languages_of(out / "model") == Languages(*read_manifest(whole.data)["languages"])
     assert AutoTokenizer.from_pretrained(out / "model").get_vocab() == load_tokenizer(whole.data).get_vocab()
 
 

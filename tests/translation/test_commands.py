@@ -151,6 +151,39 @@ def test_nothing_to_translate_is_said_and_kept(capsys, folder: Path, copier: Cop
     assert copier.calls == []
 
 
+GERMAN = "Wir haben euch nicht gesehen, und das ist sehr schade.\nEs war schon spät, und ihr habt uns gefehlt.\n"
+
+
+def test_a_text_in_another_language_is_translated_with_a_warning(
+    capsys, folder: Path, copier: Copier, monkeypatch
+) -> None:
+    Path("m").mkdir()
+    Path("m/config.json").write_text('{"languages": ["en", "fr"]}')
+    Path("brief.txt").write_text(GERMAN, encoding="utf-8")
+    Path("letter.txt").write_text("We have not seen you, and that is a pity.\nIt was late, and we missed you.\n")
+    Path("brief.md").write_text("```\nand if that is in the code\n```\n" + GERMAN, encoding="utf-8")
+    Path("brief.jsonl").write_text(json.dumps({"text": GERMAN.splitlines()}) + "\n")
+    why = "looks like German, and this model reads English: the translation will make no sense\n"
+    names = ["brief.txt", "letter.txt", "brief.md", "brief.jsonl"]
+    status, out, err = run(capsys, "translate", *names, "--model", "m", "--output", "out")
+    assert (status, out) == (0, "")
+    assert err == "".join(f"reluformer translate: {name} {why}" for name in names if "brief" in name)
+    assert Path("out/brief.txt").read_text(encoding="utf-8") == GERMAN
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(GERMAN.encode())))
+    assert run(capsys, "translate", "--model", "m") == (0, GERMAN, f"reluformer translate: standard input {why}")
+
+
+def test_data_in_another_language_is_evaluated_with_a_warning(capsys, folder: Path, copier: Copier) -> None:
+    Path("m").mkdir()
+    Path("m/config.json").write_text('{"languages": ["en", "fr"]}')
+    Path("x.jsonl").write_text(json.dumps({"a": GERMAN.splitlines(), "b": GERMAN.splitlines()}))
+    status, out, err = run(capsys, "evaluate", "x.jsonl", "--source", "a", "--target", "b", "--model", "m")
+    assert status == 0
+    assert "s-BLEU" in out
+    assert err.startswith("reluformer evaluate: the source looks like German, and this model reads English")
+    assert err.count("\n") == 1
+
+
 def damaged_model(folder: Path) -> Path:
     (folder / "no-model").mkdir()
     return folder / "no-model"

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from reluformer.data.files import DataError
+from reluformer.data.language import SAMPLE
 from reluformer.translation.formats import LinePage, Page
 from reluformer.translation.outputs import STANDARD, Job
 from reluformer.translation.pipeline import Reader, translate_jobs
@@ -63,3 +64,18 @@ def test_a_long_file_is_never_held_whole(tmp_path: Path, tokenizer, monkeypatch:
     assert job.output.read_bytes() == job.input.read_bytes()
     assert rendered == read > 2000
     assert most < 300
+
+
+def test_how_a_file_begins_is_told_before_it_is_translated(tmp_path: Path, tokenizer) -> None:
+    model, told = Copier(), []
+    jobs = jobs_in(tmp_path, long=b"a light\n\n" * 9000, short=b"x\n\n1\n\ny\n", empty=b"")
+
+    def heard(job: Job, sentences: list[str]) -> None:
+        told.append((job.input.name, len(model.calls), sentences))
+
+    translate_jobs(Translator(model, tokenizer, length=64), jobs, Reader("text", None, "de"), heard=heard)
+    assert [name for name, _, _ in told] == ["long", "short", "empty"]
+    (_, before, begin), (_, _, whole), (_, _, nothing) = told
+    assert before == 0
+    assert SAMPLE <= len("".join(begin)) < SAMPLE + 10
+    assert (whole, nothing) == (["x", "y"], [])

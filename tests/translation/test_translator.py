@@ -6,6 +6,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models
 
+from reluformer.data.documents import Languages
 from reluformer.data.files import DataError
 from reluformer.data.packing import split_sentences
 from reluformer.data.tokenizer import EOS_ID, SEP_ID
@@ -212,3 +213,14 @@ def test_wrong_settings(tokenizer, options: dict[str, float], words: str) -> Non
 def test_a_foreign_tokeniser_is_refused() -> None:
     with pytest.raises(DataError, match="no <sep> as token 4"):
         Translator(Copier(), Tokenizer(models.BPE()), length=16)
+
+
+def test_a_text_that_the_model_does_not_read(tokenizer) -> None:
+    german = [
+        "Wir haben euch nicht gesehen, und das ist sehr schade,",
+        "denn es war schon spät, und ihr habt uns gefehlt.",
+    ]
+    assert Translator(Copier(), tokenizer, length=16).doubt(german) is None  # who knows
+    translator = Translator(Copier(), tokenizer, length=16, languages=Languages("en", "fr"))
+    assert "looks like German, and this model reads English" in str(translator.doubt(german))
+    assert translator.doubt(["We have not seen you, and that is a pity."]) is None

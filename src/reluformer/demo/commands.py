@@ -1,5 +1,6 @@
 """The options of ``reluformer demo``: parse, run, show."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -7,7 +8,8 @@ import typer
 
 from reluformer.data.documents import check_output
 from reluformer.data.files import DataError, written_file
-from reluformer.pretrained import has_model, model_or_default
+from reluformer.data.language import doubt
+from reluformer.pretrained import has_model, languages_of, model_or_default
 
 DEMOS = ("translation", "operator")
 PAGE = Path("reluformer-demo.html")
@@ -49,12 +51,15 @@ def _translate(model: Path | None, out: Path) -> None:
 
     from reluformer.data.tables import console
     from reluformer.demo.page import page
-    from reluformer.demo.run import Demonstration
+    from reluformer.demo.run import Demonstration, document
     from reluformer.demo.screen import goodbye, side_by_side, summary
 
     screen = console()
     try:
-        found = Demonstration.of(model_or_default(model))
+        folder = model_or_default(model)
+        if what := doubt(document(), languages_of(folder)):
+            print(f"reluformer demo: the speech {what}", file=sys.stderr)
+        found = Demonstration.of(folder)
     except DataError as error:
         raise typer.BadParameter(" ".join(str(error).split())) from None
     try:  # the page comes first, for whoever reads the rest may have seen enough

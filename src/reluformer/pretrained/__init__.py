@@ -6,7 +6,7 @@ It lies in ``en-de/`` beside this file, as ``reluformer compress`` wrote it; its
 from pathlib import Path
 
 from reluformer.data.documents import Languages
-from reluformer.data.files import DataError
+from reluformer.data.files import DataError, read_json
 from reluformer.data.scripts import LANGUAGES as CODES
 from reluformer.data.scripts import base
 
@@ -32,8 +32,11 @@ def name_of(model: Path) -> str:
 
 
 def languages_of(model: Path) -> Languages | None:
-    """What a model translates, where that is known: of the one in the box."""
-    return LANGUAGES if model == FOLDER else None
+    """What a model translates, where that is known: training leaves it in the configuration."""
+    match read_json(model / "config.json"):
+        case {"languages": [str(source), str(target)]}:
+            return Languages(source, target)
+    return None
 
 
 def check_languages(source: str | None, target: str | None, keyed: bool = True) -> None:

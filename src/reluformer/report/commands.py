@@ -12,8 +12,9 @@ import torch
 import typer
 
 from reluformer.data.files import DataError, check_writable
+from reluformer.data.language import doubt
 from reluformer.memory import Attention
-from reluformer.pretrained import model_or_default, name_of
+from reluformer.pretrained import languages_of, model_or_default, name_of
 from reluformer.report.maps import MOST_TOKENS, AttentionMap, HeadChoice, attention_maps
 from reluformer.report.measure import memory_report
 from reluformer.report.watch import places
@@ -52,6 +53,8 @@ def inspect(
             raise typer.BadParameter(str(error), param_hint="--out") from None
     chosen = _chosen_model(model)
     tokenizer, network = _load(chosen)
+    if what := doubt([source], languages_of(Path(chosen))):
+        print(f"reluformer inspect: the text {what}", file=sys.stderr)
     try:
         batch, said = _batch(tokenizer, network, source, wanted)
         maps = [] if out is None else _maps(tokenizer, network, batch, choices)

@@ -65,6 +65,7 @@ def train(recipe: Recipe, callbacks: Sequence[TrainerCallback] = ()) -> Outcome:
     if not validates and (recipe.checkpoints.patience or recipe.checkpoints.metric != "loss"):
         raise TrainingError(f"checkpoints.patience and checkpoints.metric need validation data: {recipe.data} has none")
     config = model_config(recipe, manifest["vocabulary"])
+    config.languages = manifest["languages"]  # so that a translator knows a text that the model cannot read
     out = Path(recipe.out)
     checkpoints = CheckpointFolder(out / "checkpoints")
     arguments = training_arguments(recipe, eval_strategy="steps" if validates else "no")

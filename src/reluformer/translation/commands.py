@@ -77,7 +77,14 @@ def translate(
     drawing.check(translator.model)
     account.begin()
     with _refusals(), sentences_done("translating", account.total) as watch:
-        translate_jobs(translator, jobs, reader, account.counting(watch), drawing.collect if attention else None)
+        translate_jobs(
+            translator,
+            jobs,
+            reader,
+            account.counting(watch),
+            written=drawing.collect if attention else None,
+            heard=lambda job, sentences: account.warn(job, translator.doubt(sentences)),
+        )
         drawing.draw(translator)
     account.end()
 
@@ -276,6 +283,9 @@ class _System:
 
         if self.translator is None:
             return self.texts
+        doubt = self.translator.doubt(sentence for document in documents for sentence in document.source)
+        if doubt:
+            print(f"reluformer evaluate: the source {doubt}", file=sys.stderr)
         total = sum(len(document.source) for document in documents)
         began = time.perf_counter()
         with _refusals(), sentences_done(self.path.name, total) as watch:

@@ -1,12 +1,14 @@
 """Files through a translator: all of them as one stream, so that short ones share batches."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 
 from reluformer.data.files import DataError
+from reluformer.data.language import SAMPLE
 from reluformer.translation.formats import Page, decoded_lines, format_of, read_pages
 from reluformer.translation.outputs import STANDARD, Job
 from reluformer.translation.translator import Translator, Written
@@ -52,6 +54,7 @@ def translate_jobs(
     reader: Reader,
     watch: Callable[[float], None] | None = None,
     written: Callable[[Job, Written], None] | None = None,
+    heard: Callable[[Job, list[str]], None] = lambda job, sentences: None,
 ) -> None:
     """Translate files; each is there when all of it is done, and if one cannot be written those before it stay.
 
@@ -61,13 +64,14 @@ def translate_jobs(
         reader: Knows the format.
         watch: Told how many sentences more are done.
         written: Shown every window with the job it belongs to.
+        heard: Told how each file begins, before it is translated: as much as shows what language it is in.
     """
     waiting: deque[tuple[int, Page]] = deque()  # read, not yet written
     owners: list[int] = []  # the job of every page
 
     def sentences() -> Iterator[list[str]]:
         for number, job in enumerate(jobs):
-            for page in reader.pages(job):
+            for page in _overheard(reader.pages(job), partial(heard, job)):
                 waiting.append((number, page))
                 owners.append(number)
                 yield page.sentences
@@ -85,3 +89,18 @@ def translate_jobs(
                     file.write(text.encode("utf-8"))
                 except UnicodeEncodeError as error:  # half a surrogate pair in a record that came as JSON
                     raise DataError(f"{jobs[number].name}: not Unicode text: {error.reason}") from None
+
+
+def _overheard(pages: Iterable[Page], tell: Callable[[list[str]], None]) -> Iterator[Page]:
+    """The pages as they come; ``tell`` gets the sentences that they begin with as soon as there are enough of them."""
+    begin: list[str] = []
+    missing = SAMPLE
+    for page in pages:
+        if missing > 0:
+            begin += page.sentences
+            missing -= sum(map(len, page.sentences))
+            if missing <= 0:
+                tell(begin)
+        yield page
+    if missing > 0:
+        tell(begin)

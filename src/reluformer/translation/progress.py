@@ -81,6 +81,11 @@ class Account:
 
         return counted
 
+    def warn(self, job: Job, what: str | None) -> None:
+        """Say something about a file, if there is anything to say."""
+        if what:
+            _say(f"{job.name} {what}")
+
     def end(self) -> None:
         """Name the files in which there was nothing to do and, where somebody watches, those that were written."""
         for job, count in zip(self.jobs, self.counts, strict=True):

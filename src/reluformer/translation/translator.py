@@ -10,9 +10,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from reluformer.data.documents import Languages
 from reluformer.data.files import DataError
+from reluformer.data.language import doubt
 from reluformer.data.packing import join_sentences, split_sentences
 from reluformer.data.tokenizer import EOS_ID, PAD_ID, SEP, SEP_ID, encode
+from reluformer.pretrained import languages_of
 from reluformer.training.batching import CostBatches
 from reluformer.translation.engine import Engine, beam_search, greedy_search, obstacle
 from reluformer.translation.formats import is_text
@@ -59,6 +62,7 @@ class Translator:
             None for what suits the device.
         integers: Whether to multiply int8 instead of floats, which takes a CPU and a model without an
             :func:`~reluformer.translation.engine.obstacle`.
+        languages: What the model translates, if that is known.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class Translator:
         length_penalty: float = 1.0,
         cost: int | None = None,
         integers: bool = False,
+        languages: Languages | None = None,
     ) -> None:
         length = 0 if length == 1 else length  # as in packing
         if length != 0 and length < SHORTEST:
@@ -86,7 +91,7 @@ class Translator:
             raise DataError(f"cost takes 1 or more, got {cost}")
         if integers and (reason := obstacle(model)) is not None:
             raise DataError(f"int8 takes a ReLUFormer of plain memories on a CPU, got {reason}")
-        self.model, self.tokenizer, self.integers = model, _bare(tokenizer), integers
+        self.model, self.tokenizer, self.integers, self.languages = model, _bare(tokenizer), integers, languages
         self._engine: Engine | None = None
         self.positions = _positions(model.config)
         if self.positions and length > self.positions:
@@ -121,6 +126,7 @@ class Translator:
         model, tokenizer = load_model(Path(folder), device, "int8" if integers else precision)
         integers = precision == "int8" or (integers and obstacle(model) is None)
         length = trained_length(model.config) if length is None else length
+        options = {"languages": languages_of(Path(folder))} | options
         return cls(model, tokenizer, length=length, integers=integers, **options)
 
     def translate(
@@ -178,6 +184,13 @@ class Translator:
             todo = again
         for document in pool:
             yield document.lines()
+
+    def doubt(self, sentences: Iterable[str]) -> str | None:
+        """What to say of a text in a language that the model does not read, see :func:`reluformer.data.language.doubt`.
+
+        To :meth:`translate` any text is text: it asks nothing.
+        """
+        return doubt(sentences, self.languages)
 
     def settings(self) -> dict[str, Any]:
         """What a translation depends on, beside the model."""
