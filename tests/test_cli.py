@@ -10,6 +10,8 @@ from typing import IO
 import pytest
 
 import reluformer
+import reluformer.translation.commands
+from reluformer import cli, translation
 from reluformer.cli import main
 
 REFUSED = {
@@ -145,6 +147,16 @@ def test_a_full_standard_output_is_one_line(
             monkeypatch.setattr(sys, "stdout", full)
             assert ended(*arguments) == 2
         assert capsys.readouterr().err == "reluformer: cannot write standard output: No space left on device\n"
+
+
+def test_ctrl_c_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(translation.commands, "plan_jobs", stopped)
+    assert run(capsys, "translate", "a.txt", "--model", "m") == (130, "", "stopped\n")
+    monkeypatch.setattr(cli, "_command", stopped)  # so early that there is no command yet
+    assert run(capsys, "translate") == (130, "", "stopped\n")
 
 
 def test_a_reader_who_left_is_no_error(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

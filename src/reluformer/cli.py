@@ -12,6 +12,7 @@ TOOLKIT = (
     "accelerate", "matplotlib", "numpy", "rich", "sacrebleu", "safetensors", "tensorboard", "tokenizers",
     "transformers", "typer", "yaml",
 )  # fmt: skip
+STOPPED = "stopped"  # where a command has nothing better to say of Ctrl-C
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what writing to standard output may end with
 
 
@@ -25,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if (error.name or "").partition(".")[0] not in TOOLKIT:
             raise
         _fail("reluformer", f'{error.name} is not installed: pip install "reluformer[toolkit]"')
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # while modules are loaded; later it is a command that is stopped
+        print(STOPPED, file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         _drop_output()
@@ -76,7 +78,18 @@ def _command() -> Any:
     from reluformer.translation.commands import compress, evaluate, translate
     from reluformer.verify.commands import verify
 
+    class Commands(typer.core.TyperGroup):
+        """All of them, none of which ends without a word."""
+
+        def invoke(self, ctx: Any) -> Any:
+            try:
+                return super().invoke(ctx)
+            except KeyboardInterrupt:
+                print(STOPPED, file=sys.stderr)
+                raise
+
     app = typer.Typer(
+        cls=Commands,
         help="Transformers in which ReLU replaces softmax.",
         no_args_is_help=True,
         add_completion=False,

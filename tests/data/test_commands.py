@@ -1,5 +1,7 @@
 """The command line of ``reluformer data``."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import typer
 from reluformer import cli
 from reluformer.data import commands
 from reluformer.data.commands import data
+from reluformer.data.prepare import Watch
 from tests.data.corpus import write_corpus
 
 
@@ -43,6 +46,47 @@ def test_prepare_again_and_inspect(capsys: pytest.CaptureFixture[str], tmp_path:
     assert "example 0: doc-0-0, " in out
     assert "😀." in out
     assert "valid" in out
+
+
+def test_prepare_is_stopped_and_goes_on(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def files() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*") if path.is_file()}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commands, "_progress", ctrl_c_in("encode"))
+        status, out, err = prepare(capsys, tmp_path)
+    assert (status, out, err) == (130, "", "stopped; the same command goes on with the step that it was in\n")
+    before = files()
+    assert before
+    assert list((tmp_path / "out").rglob("*.tmp")) == []  # nothing is half-written
+    status, out, _ = prepare(capsys, tmp_path)
+    assert status == 0
+    assert "Kept: " in out
+    again = {path for path, time in files().items() if path in before and time != before[path]}
+    assert again == {tmp_path / "out" / "inputs.json"}  # neither cleaned nor learned once more
+
+
+def test_a_sample_is_stopped(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(commands, "_progress", ctrl_c_in("draw"))
+    write_corpus(Path("x.jsonl"))
+    arguments = ["sample", "x.jsonl", "--languages", "en-de", "--pairs", 1, "--out", "drawn.jsonl"]
+    assert run(capsys, *arguments) == (130, "", "stopped; drawn.jsonl is not written\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["x.jsonl"]
+
+
+def ctrl_c_in(chosen: str) -> Callable[[], AbstractContextManager[Watch]]:
+    """Progress that somebody watches who presses Ctrl-C in a step."""
+
+    def watch(step: str, item: str, done: int, total: int | None) -> None:
+        if step == chosen:
+            raise KeyboardInterrupt
+
+    return lambda: nullcontext(watch)
 
 
 def test_inspect_shows_no_example_twice(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

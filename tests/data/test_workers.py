@@ -19,6 +19,19 @@ if __name__ == "__main__":
         print(*mapped(abs, range(-3, 0)), flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 """
+IMPATIENT = """
+import os, signal, threading, time
+from reluformer.data.workers import workers
+if __name__ == "__main__":
+    try:
+        with workers(2) as mapped:
+            results = mapped(time.sleep, [0.0, *[1.0] * 8])
+            next(results)
+            threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
+            os.kill(os.getpid(), signal.SIGINT)
+    except KeyboardInterrupt:
+        print("stopped", flush=True)
+"""
 
 
 def test_results_come_in_order_and_few_are_under_way() -> None:
@@ -57,3 +70,9 @@ def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
     # Returns when the last process that holds the pipe has ended, so workers that live on are a timeout.
     ran = subprocess.run([sys.executable, str(tmp_path / "main.py")], capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stdout) == (-signal.SIGKILL, "3 2 1\n")
+
+
+def test_ctrl_c_twice_is_ctrl_c(tmp_path: Path) -> None:
+    (tmp_path / "main.py").write_text(IMPATIENT)
+    ran = subprocess.run([sys.executable, str(tmp_path / "main.py")], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "stopped\n", "")

@@ -20,6 +20,7 @@ data = typer.Typer(help="Corpora: clean, tokenise, pack, look inside.", no_args_
 
 Made = TypeVar("Made")
 EVERY = 60.0  # seconds between two lines of progress in a log
+STOPPED = 130  # what a shell makes of Ctrl-C
 
 
 @data.command()
@@ -57,7 +58,7 @@ def prepare(
     )
     from reluformer.data.tables import console, packed_table, split_table
 
-    with _progress() as watch:
+    with _stopping("the same command goes on with the step that it was in"), _progress() as watch:
         count = workers or min(os.cpu_count() or 1, 8)
         manifest, done = _checked("INPUTS", lambda: prepare_data(plan, out, count, watch))
     screen = console()
@@ -86,7 +87,7 @@ def sample(
     _checked("--out", lambda: check_output(out, inputs))
     if out.suffix.lower() in (".gz", ".xz"):
         raise typer.BadParameter(f"takes a file that is not compressed, got {out}", param_hint="--out")
-    with _progress() as watch:
+    with _stopping(f"{out} is not written"), _progress() as watch:
 
         def draw() -> list[Document]:
             return sample_pairs(inputs, spoken, pairs, seed, lambda done: watch("draw", str(out), done, None))
@@ -151,6 +152,16 @@ def _overlong(text: str) -> Any:
     if text not in ("cut", "drop"):
         raise typer.BadParameter(f"takes cut or drop, got {text!r}", param_hint="--overlong")
     return text
+
+
+@contextmanager
+def _stopping(what: str) -> Iterator[None]:
+    """Ctrl-C is an answer worth a line, which says what became of the work."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"stopped; {what}", file=sys.stderr)
+        raise typer.Exit(STOPPED) from None
 
 
 @contextmanager

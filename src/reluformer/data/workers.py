@@ -33,18 +33,27 @@ def workers(count: int) -> Iterator[OrderedMap[Any, Any]]:
         except BrokenProcessPool:
             raise DataError("a worker process was killed, for want of memory perhaps: try fewer workers") from None
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            with _deaf():  # a second Ctrl-C in here would leave processes that wait for each other
+                pool.shutdown(cancel_futures=True)
             raise
 
 
 def _start_all(pool: ProcessPoolExecutor, count: int) -> None:
     """Start the processes deaf to Ctrl-C, which reaches all of a terminal: the parent ends its own."""
-    if threading.current_thread() is not threading.main_thread():
-        return  # only there can it be ignored
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # they inherit it
-    try:
+    with _deaf():  # they inherit it
         for _ in range(count):
             pool.submit(int)
+
+
+@contextlib.contextmanager
+def _deaf() -> Iterator[None]:
+    """Ctrl-C is not heard, where that can be had: in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
     finally:
         signal.signal(signal.SIGINT, before)
 
