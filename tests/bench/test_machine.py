@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import reluformer
-from reluformer.bench.machine import describe, one_line
+from reluformer.bench.machine import at_work, describe, one_line
 
 
 def test_says_where_a_number_comes_from() -> None:
@@ -17,6 +17,14 @@ def test_says_where_a_number_comes_from() -> None:
     line = one_line(place)
     assert line.startswith(place["machine"])
     assert place["date"] in line
+
+
+@pytest.mark.parametrize(("threads", "words"), [(1, ", 1 thread"), (3, ", 3 threads")])
+def test_a_processor_works_with_the_threads_of_pytorch(
+    monkeypatch: pytest.MonkeyPatch, threads: int, words: str
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert at_work(torch.device("cpu")).endswith(words)
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")

@@ -28,6 +28,14 @@ def describe(device: torch.device) -> dict[str, str]:
     }
 
 
+def at_work(device: torch.device) -> str:
+    """What does the work: a GPU, or a processor with as many threads as PyTorch has, which may be fewer than cores."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"{_processor()}, {threads} thread{'' if threads == 1 else 's'}"
+
+
 def one_line(place: dict[str, str]) -> str:
     """The description under a table."""
     versions = [f"{name} {place[name]}" for name in ("reluformer", "torch", "triton", "python") if place[name]]

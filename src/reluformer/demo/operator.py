@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from reluformer import relu_attention, relu_attention_varlen
-from reluformer.bench.machine import describe
+from reluformer.bench.machine import at_work
 from reluformer.bench.peak import peak_extra_bytes
 from reluformer.bench.tables import number, plain_table
 from reluformer.bench.timing import Call, medians
@@ -19,8 +19,7 @@ def show_operator() -> None:
     torch.manual_seed(0)
     console = Console(highlight=False)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    place = describe(device)
-    console.print(f"[bold]ReLU attention[/] on {place['gpu'] or place['machine']}, torch {place['torch']}\n")
+    console.print(f"[bold]ReLU attention[/] on {at_work(device)}, torch {torch.__version__}\n")
     _one_row(console)
     _unit_mass(console, device)
     _back_ends(console, device)

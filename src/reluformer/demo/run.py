@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from reluformer.bench.machine import describe
+from reluformer.bench.machine import at_work
 from reluformer.data.documents import Languages
 from reluformer.data.files import DataError
 from reluformer.demo.heads import HeadsShown, by_words, choose_heads
@@ -83,12 +83,11 @@ class Demonstration:
         longest = max(windows, key=lambda x: len(x.source) + len(x.target))
         heads = choose_heads(translator, longest)
         pairs = pairs_of(translator.tokenizer, windows)
-        place = describe(translator.model.device)
         return cls(
             model=name_of(folder),
             languages=languages_of(folder),
             settings=settings,
-            machine=place["gpu"] or place["machine"],
+            machine=at_work(translator.model.device),
             parameters=translator.model.num_parameters(),
             megabytes=sum(file.stat().st_size for file in folder.glob("*.safetensors")) / 1e6,
             dtype=translator.settings()["dtype"],
