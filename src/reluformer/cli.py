@@ -1,19 +1,18 @@
 """The ``reluformer`` command. Whatever goes wrong with an argument or a file: one line on stderr, exit status 2."""
 
-import errno
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import reluformer
+from reluformer.data.files import FULL
 
 TOOLKIT = (
     "accelerate", "matplotlib", "numpy", "rich", "sacrebleu", "safetensors", "tensorboard", "tokenizers",
     "transformers", "typer", "yaml",
 )  # fmt: skip
 STOPPED = "stopped"  # where a command has nothing better to say of Ctrl-C
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what writing to standard output may end with
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

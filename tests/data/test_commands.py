@@ -105,6 +105,7 @@ def test_inspect_shows_no_example_twice(capsys: pytest.CaptureFixture[str], tmp_
         ("link.jsonl", "--out: link.jsonl is an input"),
         ("drawn.jsonl.gz", "--out: takes a file that is not compressed"),
         (".", "--out: takes a file, . is a folder"),
+        ("-", "--out: takes a file, - is standard output only for translations"),
         ("x.jsonl/drawn.jsonl", "--out: x.jsonl is a file"),
     ],
 )
@@ -132,7 +133,7 @@ def test_inspect_shows_what_was_dropped(capsys: pytest.CaptureFixture[str], tmp_
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--languages", "english"], "--languages: takes two languages such as en-de, got 'english'"),
+        (["--languages", "english"], "--languages: takes two languages such as en-de or pt_BR-en, got 'english'"),
         (["--lengths", "1k"], "--lengths: takes numbers and commas, e.g. 0,512,1024, got '1k'"),
         (["--lengths", "8,8"], "lengths takes different numbers of tokens"),
         (["--overlong", "keep"], "--overlong: takes cut or drop, got 'keep'"),
@@ -171,6 +172,15 @@ def test_inspect_refuses(capsys: pytest.CaptureFixture[str], tmp_path: Path, opt
     status, _, err = run(capsys, "inspect", tmp_path / "out", *options)
     assert (status, err.count("\n")) == (2, 1)
     assert words in err
+
+
+def test_a_damaged_tokeniser_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    prepare(capsys, tmp_path)
+    (tmp_path / "out" / "tokenizer" / "tokenizer.json").write_text("x")
+    status, out, err = run(capsys, "inspect", tmp_path / "out")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert f"{tmp_path}/out/tokenizer cannot be read: " in err
+    assert f"prepare {tmp_path}/out again" in err
 
 
 def test_a_log_gets_lines_of_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

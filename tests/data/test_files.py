@@ -51,6 +51,28 @@ def test_a_folder_is_whole_or_as_it_was(tmp_path: Path) -> None:
     assert (tmp_path / "x" / "a").read_bytes() == b"new"
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),  # as arrays raise it: of no file
+        Exception("No space left on device (os error 28)"),  # as tokenisers do
+    ],
+)
+def test_a_full_disk_names_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OSError, match="No space left") as raised, written_folder(Path("x")):
+        raise error
+    assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, "x")
+    assert os.listdir() == []
+
+
+def test_other_errors_in_a_folder_are_as_they_were(tmp_path: Path) -> None:
+    for error in (Exception("(os error 2)"), ValueError("x"), KeyboardInterrupt()):
+        with pytest.raises(type(error)) as raised, written_folder(tmp_path / "x"):
+            raise error
+        assert raised.value is error
+
+
 def test_json_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{")
     assert read_json(tmp_path / "x.json") is read_json(tmp_path / "no.json") is None
@@ -87,3 +109,10 @@ def test_what_can_be_written_is_tried_and_leaves_nothing(tmp_path: Path) -> None
         with pytest.raises(DataError, match=f"cannot write {place}: "):
             check_writable(Path(place))
     assert sorted(os.listdir(tmp_path)) == ["file", "pipe"]
+
+
+def test_a_file_that_is_protected_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "kept").touch(0o444)
+    monkeypatch.setattr(os, "access", lambda path, mode: bool(path.stat().st_mode & 0o222))  # root may do anything
+    with pytest.raises(DataError, match="kept: Permission denied"):
+        check_writable(tmp_path / "kept")

@@ -59,6 +59,7 @@ def test_references(tmp_path: Path) -> None:
     path.write_text("".join(f'{{"id": "{i}", "en": ["a"], "de": ["b"]}}\n' for i in range(5)))
     assert [x.id for x in read_references([str(path), str(path)], EN_DE, 6)] == ["0", "1", "2", "3", "4", "0"]
     assert len(read_references([str(path)], EN_DE, 10**30)) == 5
-    path.write_text('{"en": [], "de": []}')
-    with pytest.raises(DataError, match=r"x\.jsonl: no sentence to translate"):
-        read_references([str(path)], EN_DE)
+    for nothing in ("[]", '["", " "]'):
+        path.write_text(f'{{"en": {nothing}, "de": {nothing}}}')
+        with pytest.raises(DataError, match=r"x\.jsonl: no sentence to translate"):
+            read_references([str(path)], EN_DE)

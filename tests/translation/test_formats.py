@@ -92,8 +92,8 @@ def test_jsonl() -> None:
         ('{"fr": ["a"], "n": 3}', "en", "takes a list of sentences as 'en', has fr"),
         ('{"en": "a"}', "en", "takes a list of sentences as 'en', got one string"),
         ('{"en": ["a", 1]}', "en", "has none"),
-        ('{"en": ["a"], "fr": ["b"]}', None, "has en, fr of sentences: say which with --source"),
-        ('{"de": ["a"]}', None, "has no list of sentences"),
+        ('{"en": ["a"], "fr": ["b"]}', None, "has the lists en, fr: say which to translate with --source"),
+        ('{"de": ["a"], "en": "b"}', None, "has no list of sentences to translate; 'de' is for translations"),
         ('{"en": ["\\ud83d"]}', "en", "x, line 1: not Unicode text"),
     ],
 )

@@ -47,6 +47,7 @@ def test_where_translations_go() -> None:
         (["a.md", "sub/a.md"], "new", "of a.md and sub/a.md would both go to new/a.md"),
         (["a.md", "b.txt"], "c.txt.gz", "is a file, takes a folder"),
         (["-"], "sub", "standard input has no name"),
+        (["-", "a.md", "-"], "-", "standard input can be read only once"),
         (["b.txt"], None, "b.de.txt exists: --force replaces it"),
     ],
 )

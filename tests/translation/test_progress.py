@@ -1,5 +1,6 @@
 """What is said on standard error about files that are translated."""
 
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -77,3 +78,16 @@ def test_a_log_of_one_long_line(capsys, monkeypatch) -> None:
         "translating: 0 of 1 sentences (20%), about 8 min left",
         "translating: 0 of 1 sentences (70%), about 1 min left",
     ]
+
+
+def test_a_log_on_a_full_disk_stops_nothing(monkeypatch) -> None:
+    with open("/dev/full", "w") as full:
+        monkeypatch.setattr(sys, "stderr", full)
+        monkeypatch.setattr(progress, "EVERY", 0.0)
+        with sentences_done("translating", 1) as done:
+            done(1)
+        Account([FILE], [1]).warn(FILE, "is strange")
+        monkeypatch.undo()
+        with pytest.raises(OSError, match="No space left"):  # what is in the buffer
+            full.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), full.fileno())

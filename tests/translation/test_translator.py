@@ -201,7 +201,8 @@ def test_beam_and_length_penalty_reach_the_search(tokenizer, fields, monkeypatch
         ({"length": 3}, "length takes 0 or 8"),
         ({"length": 64, "context": 1.0}, "context takes a share"),
         ({"length": 64, "beam": 0}, "beam takes 1 to 128"),
-        ({"length": 64, "length_penalty": float("nan")}, "length_penalty takes a number"),
+        ({"length": 64, "length_penalty": float("nan")}, "length_penalty takes -10 to 10, got nan"),
+        ({"length": 64, "length_penalty": -400.0}, "length_penalty takes -10 to 10"),
         ({"length": 64, "cost": 0}, "cost takes 1 or more"),
     ],
 )

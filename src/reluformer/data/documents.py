@@ -53,7 +53,7 @@ class Languages:
         """Two names with a hyphen: ``en-de``; a region takes an underscore: ``pt_BR-en``."""
         parts = text.split("-")
         if len(parts) != 2 or not all(parts) or parts[0] == parts[1]:
-            raise DataError(f"takes two languages such as en-de, got {text!r}")
+            raise DataError(f"takes two languages such as en-de or pt_BR-en, got {text!r}")
         return cls(*parts)
 
 
@@ -101,6 +101,8 @@ def check_output(path: Path, inputs: Iterable[str], others: Iterable[Path] = ())
         inputs: What is read, as :func:`read_documents` takes it.
         others: More files that must stay.
     """
+    if str(path) == "-":
+        raise DataError("takes a file, - is standard output only for translations")
     if path.is_dir():
         raise DataError(f"takes a file, {path} is a folder")
     place = path.resolve()

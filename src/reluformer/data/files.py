@@ -7,6 +7,7 @@ import hashlib
 import json
 import lzma
 import os
+import re
 import shutil
 import tempfile
 import zlib
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what writing may end with, however well it began
 BOM = b"\xef\xbb\xbf"
 _BROKEN = (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error)
 
@@ -67,9 +69,9 @@ def check_writable(path: Path) -> None:
     """
     try:
         place = path.resolve()
+        if place.exists() and not os.access(place, os.W_OK):  # a file could be replaced, but was protected
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         if _is_special(place):
-            if not os.access(place, os.W_OK):
-                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             return
         folder = place if place.is_dir() else next(parent for parent in place.parents if parent.exists())
         if not folder.is_dir():
@@ -115,8 +117,8 @@ def written_folder(path: Path) -> Iterator[Path]:
     """The same for a folder, whose files are the caller's to write; one of that name is replaced."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir(parents=True)
     try:
+        temporary.mkdir(parents=True)
         yield temporary
         for file in temporary.iterdir():
             with file.open("rb+") as opened:
@@ -124,9 +126,20 @@ def written_folder(path: Path) -> Iterator[Path]:
         _sync_folder(temporary)
         shutil.rmtree(path, ignore_errors=True)
         temporary.rename(path)
+    except Exception as error:
+        number = error.errno if isinstance(error, OSError) else _number_in(error)
+        if number not in FULL:
+            raise
+        raise OSError(number, os.strerror(number), str(path)) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     _sync_folder(path.parent)
+
+
+def _number_in(error: Exception) -> int | None:
+    """The number that libraries in Rust, tokenisers and safetensors, put into an error of the system."""
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return int(found[1]) if found else None
 
 
 def _is_special(path: Path) -> bool:

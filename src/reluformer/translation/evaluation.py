@@ -16,7 +16,7 @@ def read_references(data: Sequence[str], languages: Languages, limit: int | None
     """The documents of some inputs, the first so many of them."""
     documents = (document for item in data for document in read_documents(item, languages))
     found = list(islice(documents, None if limit is None else min(limit, sys.maxsize)))
-    if not any(document.source for document in found):
+    if not any(sentence.strip() for document in found for sentence in document.source):
         raise DataError(f"{', '.join(data)}: no sentence to translate")
     return found
 

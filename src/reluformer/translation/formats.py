@@ -211,8 +211,10 @@ def _source_key(record: dict[str, Any], source: str | None, target: str, where: 
     ]
     if source is None:
         others = [key for key in lists if key != target]
-        if len(others) != 1:
-            raise DataError(f"{where}: has {', '.join(others) or 'no list'} of sentences: say which with --source")
+        if not others:
+            raise DataError(f"{where}: has no list of sentences to translate; {target!r} is for translations")
+        if len(others) > 1:
+            raise DataError(f"{where}: has the lists {', '.join(others)}: say which to translate with --source")
         return others[0]
     if source not in lists:
         if isinstance(record.get(source), str):

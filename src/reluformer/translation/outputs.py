@@ -70,6 +70,8 @@ def plan_jobs(files: Sequence[Path], output: str | Path | None, language: str, f
         force: Whether such a file may be there already. One that the user has named is replaced without asking.
     """
     files = files or [STANDARD]
+    if list(files).count(STANDARD) > 1:
+        raise DataError("standard input can be read only once")
     folder = len(files) > 1 or str(output or "").endswith(("/", os.sep))
     output = None if output is None else Path(output)
     for path in files:

@@ -4,7 +4,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from reluformer.translation.outputs import STANDARD, Job
 
@@ -46,7 +46,7 @@ class _Lines:
             if self.done > 0:
                 seconds = (self.total - self.done) * (now - self.began) / self.done
                 left = f" ({self.done / self.total:.0%}), about {max(seconds, 0) / 60:,.0f} min left"
-        print(f"{self.what}: {math.floor(self.done):,}{of} sentences{left}", file=sys.stderr, flush=True)
+        _print(f"{self.what}: {math.floor(self.done):,}{of} sentences{left}")
 
 
 class Account:
@@ -98,4 +98,9 @@ class Account:
 
 
 def _say(text: str) -> None:
-    print(f"reluformer translate: {text}", file=sys.stderr)
+    _print(f"reluformer translate: {text}")
+
+
+def _print(line: str) -> None:
+    with suppress(OSError):  # a log on a full disk is no reason to stop the work
+        print(line, file=sys.stderr, flush=True)

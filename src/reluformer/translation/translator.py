@@ -26,6 +26,7 @@ from reluformer.translation.windows import Window, split_overlong, windows_of
 SOURCE_SHARE = 0.8
 SENTENCE = 256  # tokens of a sentence, where no length says how many the model can take
 MOST_BEAMS = 128  # more than anybody searches with, and fewer than any vocabulary has tokens
+MOST_PENALTY = 10  # likewise: lengths to that power are numbers still
 SHORTEST = 8  # tokens of a window: less has no room for a character that takes several
 POOL = 16  # batches' worth of windows that are sorted by length together
 COSTS = {"cuda": 65536, "cpu": 8192}  # of a batch: a GPU wants many rows at once, a CPU short ones that fit its caches
@@ -85,8 +86,8 @@ class Translator:
             raise DataError(f"context takes a share from 0 to below 1, got {context}")
         if not 1 <= beam <= MOST_BEAMS:
             raise DataError(f"beam takes 1 to {MOST_BEAMS}, got {beam}")
-        if not math.isfinite(length_penalty):
-            raise DataError(f"length_penalty takes a number, got {length_penalty}")
+        if not abs(length_penalty) <= MOST_PENALTY:
+            raise DataError(f"length_penalty takes -{MOST_PENALTY} to {MOST_PENALTY}, got {length_penalty}")
         if cost is not None and cost < 1:
             raise DataError(f"cost takes 1 or more, got {cost}")
         if integers and (reason := obstacle(model)) is not None:
