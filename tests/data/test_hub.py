@@ -75,3 +75,12 @@ def test_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match="hf:opus needs datasets: pip install datasets"):
         read("hf:opus")
+
+
+def test_the_hub_says_nothing_by_itself(datasets) -> None:
+    from huggingface_hub.utils import logging
+
+    logging.set_verbosity_warning()
+    with pytest.raises(DataError, match="cannot load hf:nobody/nothing"):
+        read("hf:nobody/nothing")
+    assert logging.get_verbosity() == logging.ERROR

@@ -119,12 +119,12 @@ def inspect(
     manifest = _checked("FOLDER", lambda: read_manifest(folder))
     chosen = max(manifest["lengths"]) if length is None else length
     packed = _checked(None, lambda: PackedDataset(folder, split, chosen))
+    tokenizer = _checked(None, lambda: load_tokenizer(folder))
     screen = console()
     screen.print(split_table(manifest))
     screen.print(packed_table(manifest))
     for line in dropped_lines(manifest):
         screen.print(line, highlight=False, markup=False)
-    tokenizer = load_tokenizer(folder)
     shown = min(examples, len(packed))
     for i in range(shown):
         for line in example_lines(packed, i * len(packed) // shown, tokenizer):

@@ -46,7 +46,10 @@ def load_tokenizer(folder: Path | str) -> "PreTrainedTokenizerFast":
     """The tokeniser of a prepared folder."""
     from transformers import AutoTokenizer
 
-    loaded: Any = AutoTokenizer.from_pretrained(Path(folder) / TOKENIZER)
+    try:
+        loaded: Any = AutoTokenizer.from_pretrained(Path(folder) / TOKENIZER)
+    except Exception as error:  # tokenizers raises nothing more precise
+        raise DataError(f"{Path(folder) / TOKENIZER} cannot be read: {error}: prepare {folder} again") from None
     tokenizer: PreTrainedTokenizerFast = loaded
     return tokenizer
 

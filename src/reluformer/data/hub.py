@@ -49,11 +49,13 @@ def load(item: str) -> Any:
     """The data set itself: rows on disk, read as they are asked for."""
     try:
         import datasets  # type: ignore[import-untyped,import-not-found]
+        from huggingface_hub.utils import logging
     except ModuleNotFoundError as error:
         raise DataError(f"hf:{item} needs datasets: pip install datasets") from error
     name, options = _parse(item)
     split = options.get("split", "train")
     datasets.disable_progress_bars()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # what goes wrong is one line, and alone
     try:
         if (Path(name) / "state.json").exists():
             return datasets.load_from_disk(name)
