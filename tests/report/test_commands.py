@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -108,7 +109,8 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
         ("a", "--model", tmp_path / "broken"): "cannot inspect",
         ("a", "--model", folder, "--out", "/proc/nowhere"): "cannot write",
         (" ", "--model", folder): "takes a text, got an empty one",
-        (tmp_path / "bytes.txt", "--model", folder): "cannot read",
+        (tmp_path / "bytes.txt", "--model", folder): "not UTF-8, byte 1 of",
+        ("\udcff", "--model", folder): "TEXT: takes text in UTF-8",
         ("a", "--model", folder, "--target", ""): "takes a text, got an empty one",
         ("a", "--model", folder, "--heads", "x:0:0"): "give --out too",
         ("a", "--model", folder, "--heads", "x", "--out", tmp_path / "o"): "must be site:layer:head",
@@ -123,6 +125,24 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
         assert status == 2, arguments
         assert words in " ".join(out.replace("│", " ").split()), out
     assert not (tmp_path / "o").exists()
+
+
+def test_standard_input_that_is_no_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = CliRunner().invoke(app, ["-", "--model", str(folder)], input=b"a \xff")
+    assert result.exit_code == 2
+    assert "not UTF-8, byte 3 of standard input" in " ".join(result.output.replace("│", " ").split())
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(typer.BadParameter, match="standard input is closed"):
+        inspect("-")
+
+
+def test_a_text_longer_than_those_of_training(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text()) | {"trained_length": 4}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    result = CliRunner().invoke(app, ["a small house a house", "--model", str(tmp_path / "model"), "--json"])
+    assert json.loads(result.stdout)["about"]["source"] == "a small house a house"
+    assert "the text has 6 tokens, and the model learned from 4 at most: this may take long" in result.stderr
 
 
 def test_a_text_that_the_model_does_not_read(folder: Path, tmp_path: Path) -> None:

@@ -83,15 +83,24 @@ def inspect(
 
 def _read(argument: str, text: str) -> str:
     """A text, or what is in the file, or on standard input."""
+    name = "standard input" if text == "-" else text
     try:
         if text == "-":
-            text = sys.stdin.read()
+            if sys.stdin is None:
+                raise typer.BadParameter("standard input is closed", param_hint=argument)
+            text = sys.stdin.buffer.read().decode("utf-8")
         elif os.path.isfile(text):
-            text = Path(text).read_text(encoding="utf-8")
+            text = Path(text).read_bytes().decode("utf-8")
         elif _FILE.fullmatch(text):
             raise typer.BadParameter(f"there is no file {text!r}", param_hint=argument)
-    except (OSError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"cannot read {text!r}: {error}", param_hint=argument) from None
+        text.encode("utf-8")  # bytes that are no text may come as an argument, too
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {name}: {error.strerror or error}", param_hint=argument) from None
+    except UnicodeDecodeError as error:
+        problem = f"not UTF-8, byte {error.start + 1} of {name}: takes text in UTF-8"
+        raise typer.BadParameter(problem, param_hint=argument) from None
+    except UnicodeEncodeError:
+        raise typer.BadParameter("takes text in UTF-8", param_hint=argument) from None
     if not text.strip():
         raise typer.BadParameter("takes a text, got an empty one", param_hint=argument)
     return text.strip()
@@ -120,6 +129,7 @@ def _choices(heads: str | None, out: Path | None) -> list[HeadChoice] | None:
 
 def _load(name: str) -> tuple[Any, Any]:
     """Tokeniser and model, where they run."""
+    from huggingface_hub.utils import logging as hub_logging
     from safetensors import SafetensorError
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
     from transformers.utils import logging
@@ -131,6 +141,7 @@ def _load(name: str) -> tuple[Any, Any]:
     if os.path.isdir(name) and not os.path.isfile(os.path.join(name, "config.json")):
         raise typer.BadParameter(f"{name} is no model: no config.json", param_hint="--model")
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # what goes wrong is one line, and alone
+    hub_logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
@@ -149,7 +160,11 @@ def _batch(tokenizer: Any, network: Any, source: str, target: str | None) -> tup
     if target is not None:
         labels = tokenizer(text_target=target, return_tensors="pt")["input_ids"].to(network.device)
         return {**batch, "decoder_input_ids": network.prepare_decoder_input_ids_from_labels(labels)}, target
-    longest = 2 * batch["input_ids"].shape[1] + 16
+    length, trained = batch["input_ids"].shape[1], getattr(network.config, "trained_length", None)
+    if trained and length > trained:
+        line = f"the text has {length:,} tokens, and the model learned from {trained:,} at most: this may take long"
+        print(f"reluformer inspect: {line}", file=sys.stderr)
+    longest = 2 * length + 16
     said = network.generate(**batch, num_beams=1, do_sample=False, max_new_tokens=longest)
     # Nothing follows the last token: it asks nothing.
     return {**batch, "decoder_input_ids": said[:, :-1]}, str(tokenizer.decode(said[0], skip_special_tokens=True))
