@@ -1,6 +1,7 @@
 """The command line: what it prints, and one line for what it refuses."""
 
 import csv
+import io
 import os
 import subprocess
 import sys
@@ -147,6 +148,14 @@ def test_a_full_standard_output_is_one_line(
             monkeypatch.setattr(sys, "stdout", full)
             assert ended(*arguments) == 2
         assert capsys.readouterr().err == "reluformer: cannot write standard output: No space left on device\n"
+
+
+def test_a_terminal_with_few_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="ascii"))
+    monkeypatch.setattr(cli, "_command", lambda: lambda **_: print("für"))
+    assert ended() == 0
+    assert shown.getvalue() == b"f?r\n"
 
 
 def test_ctrl_c_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

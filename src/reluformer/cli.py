@@ -1,5 +1,6 @@
 """The ``reluformer`` command. Whatever goes wrong with an argument or a file: one line on stderr, exit status 2."""
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ STOPPED = "stopped"  # where a command has nothing better to say of Ctrl-C
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command line, by default the process's own, and exit."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
+        sys.stdout.reconfigure(errors="replace")  # a terminal that has no "ü" shows "?"
     try:
         status = _command()(args=arguments, prog_name="reluformer", standalone_mode=False)
         if sys.stdout is not None:
