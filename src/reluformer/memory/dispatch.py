@@ -27,9 +27,7 @@ def look_up(
     few = _is_few(call, return_stats)
     if call.q.dtype == torch.float16 and FUSED.get(settings.activation, 1) > _most_in_half(call, few):
         with torch.autocast(call.q.device.type, enabled=False):
-            out, stats = look_up(
-                _in_float32(call), return_stats=return_stats, stats_batch=stats_batch, backend=backend
-            )  # fmt: skip
+            out, stats = look_up(_in_float32(call), return_stats=return_stats, stats_batch=stats_batch, backend=backend)
         return out.to(call.q.dtype), stats
     call = bias_by_channel(call)
     fused = settings.activation in FUSED and (few or call.causal or call.log_forget is None)
