@@ -35,6 +35,24 @@ from reluformer.ops.triton.common import (
 from reluformer.ops.triton.fading import at_queries, fading, gates_of, narrowed, remaining, since, stop_query
 
 
+@triton.jit
+def slope_and_bend(factor, unit, where, live, dmass, dentropy, mass, entropy, POWER: tl.constexpr,
+                   DMASS: tl.constexpr, DENTROPY: tl.constexpr):  # fmt: skip
+    """What the gradients of mass and entropy add to those of rows whose weights are ``factor * relu(x) ** POWER``."""
+    slope = factor * 0.0
+    bend = factor * 0.0
+    if DMASS:
+        slope += factor * tl.load(dmass + where, mask=live, other=0.0)
+    if DENTROPY:
+        sum_u = tl.load(mass + where, mask=live, other=0.0) / factor
+        alive = sum_u * unit > TINY
+        safe = tl.where(alive, sum_u, 1.0)
+        pull = tl.where(alive, tl.load(dentropy + where, mask=live, other=0.0) / safe, 0.0)
+        slope += pull * (tl.log2(safe) * LN2 - tl.load(entropy + where, mask=live, other=0.0))
+        bend += pull * (POWER * LN2)
+    return slope, bend
+
+
 @triton.jit(do_not_specialize=LENGTHS)
 def prepare_kernel(
     dout, dmass, dentropy, mass, entropy, scaled_dout, faded_dout, factors, slopes, bends, dq32,
@@ -89,17 +107,9 @@ def prepare_kernel(
     if FACTOR:
         tl.store(factors + line, factor * unit, mask=live)
     if STATS:
-        slope = tl.zeros((BLOCK_M,), tl.float32)
-        bend = tl.zeros((BLOCK_M,), tl.float32)
-        if DMASS:
-            slope += factor * unit * tl.load(dmass + where, mask=live, other=0.0)
-        if DENTROPY:
-            sum_u = tl.load(mass + where, mask=live, other=0.0) / (factor * unit)
-            alive = sum_u * unit > TINY
-            safe = tl.where(alive, sum_u, 1.0)
-            pull = tl.where(alive, tl.load(dentropy + where, mask=live, other=0.0) / safe, 0.0)
-            slope += pull * (tl.log2(safe) * LN2 - tl.load(entropy + where, mask=live, other=0.0))
-            bend += pull * (POWER * LN2)
+        slope, bend = slope_and_bend(
+            factor * unit, unit, where, live, dmass, dentropy, mass, entropy, POWER, DMASS, DENTROPY
+        )  # fmt: skip
         if UNIFORM:
             slope /= factor * unit
             bend /= factor * unit

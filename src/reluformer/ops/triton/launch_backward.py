@@ -11,6 +11,7 @@ from torch import Tensor
 from reluformer.ops.forgetting import at_keys
 from reluformer.ops.problem import Gradients, Problem
 from reluformer.ops.triton import host, tiles
+from reluformer.ops.triton import launch_short as short
 from reluformer.ops.triton.backward import finish_kernel, key_kernel, prepare_kernel
 from reluformer.ops.triton.queries import query_kernel
 
@@ -45,12 +46,14 @@ def backward(
         return Gradients._make(more)
     with host.on_device(p.q):
         filled = [x if x.stride(-1) == 1 else x.new_empty(x.shape) for x in targets]
+        if short.takes(p):
+            found = short.backward(p, filled, grad_out, grad_mass, grad_entropy, mass, entropy, need_gamma, need_bias)
+            _hand_over(filled, targets)
+            return found
         run = _Backward(p, need_gamma, need_bias, need_faded)
         run.prepare(grad_out, grad_mass, grad_entropy, mass, entropy)
         run.launch(*filled)
-        for x, target in zip(filled, targets, strict=True):
-            if x is not target:
-                target.copy_(x)
+        _hand_over(filled, targets)
         if p.gamma is not None and need_gamma:
             dgamma = run.dgamma_parts.sum((0, 2)).to(p.gamma.dtype)
         if p.bias is not None and need_bias:
@@ -59,6 +62,12 @@ def backward(
             rows = at_keys(run.dlog_rows.to(p.faded.dtype), p.k.shape[2])
             dfaded = (rows - run.dlog_keys) / p.power
     return Gradients(dgamma, dbias, dmask, dfaded)
+
+
+def _hand_over(filled: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
+    for x, target in zip(filled, targets, strict=True):
+        if x is not target:
+            target.copy_(x)
 
 
 @dataclass

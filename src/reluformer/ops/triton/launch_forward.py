@@ -7,6 +7,7 @@ from torch import Tensor
 from reluformer.ops.problem import Problem
 from reluformer.ops.statistics import AttentionStats
 from reluformer.ops.triton import host, tiles
+from reluformer.ops.triton import launch_short as short
 from reluformer.ops.triton.decode import combine_kernel, decode_kernel
 from reluformer.ops.triton.fading import fade_kernel
 from reluformer.ops.triton.forward import forward_kernel
@@ -26,11 +27,17 @@ def forward(p: Problem, out: Tensor) -> AttentionStats:
     if 0 in p.k.shape:  # nothing to see
         out.zero_()
         return _kept(p, tuple(x.zero_() for x in stats))
-    target = host.fit_for_tma(out)
+    is_short = short.takes(p)
+    target = host.unit_columns(out) if is_short else host.fit_for_tma(out)
     rows = p.max_q * p.groups
     decoding = p.cu_q is None and p.max_q <= DECODE_QUERIES and rows <= DECODE_ROWS and p.max_k >= DECODE_KEYS
     with host.on_device(p.q):
-        launch = _decode if decoding else (_attend_on_hopper if host.hopper_takes(p) else _attend)
+        if is_short:
+            launch = short.forward
+        elif decoding:
+            launch = _decode
+        else:
+            launch = _attend_on_hopper if host.hopper_takes(p) else _attend
         launch(p, target, stats)
     if target is not out:
         out.copy_(target)
