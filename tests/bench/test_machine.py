@@ -25,6 +25,12 @@ def test_a_processor_works_with_the_threads_of_pytorch(
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     assert at_work(torch.device("cpu")).endswith(words)
+    assert at_work(torch.device("cpu"), fewest=threads).endswith(words)
+
+
+def test_a_processor_that_was_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    assert at_work(torch.device("cpu"), fewest=1).endswith(", 1 to 4 threads")
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")

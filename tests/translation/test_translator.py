@@ -178,6 +178,18 @@ def test_the_model_can_go_on_training(tokenizer) -> None:
     assert model.model.shared.weight.grad.abs().sum() > 0
 
 
+def test_threads_are_those_that_there_are_cores_for(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[int] = []
+    monkeypatch.setattr("reluformer.translation.engine.threads.cores_between", lambda *_: looked.append(1) or 1)
+    monkeypatch.setattr("reluformer.translation.engine.threads.PERIOD", 0.0)
+    torch.set_num_threads(2)
+    translator = Translator(tiny_model(), tokenizer, length=0, beam=1)
+    assert translator.fewest_threads is None
+    list(translator.translate([["A sentence."]]))
+    assert len(looked) > 2  # in every step
+    assert (translator.fewest_threads, torch.get_num_threads()) == (1, 2)
+
+
 @pytest.mark.parametrize("fields", [{}, {"cross": {"norm": "layer"}}], ids=["engine", "generate"])
 def test_beam_and_length_penalty_reach_the_search(tokenizer, fields, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both of the engine and, for models that it cannot run, of ``generate``."""

@@ -28,12 +28,18 @@ def describe(device: torch.device) -> dict[str, str]:
     }
 
 
-def at_work(device: torch.device) -> str:
-    """What does the work: a GPU, or a processor with as many threads as PyTorch has, which may be fewer than cores."""
+def at_work(device: torch.device, fewest: int | None = None) -> str:
+    """What does the work: a GPU, or a processor with as many threads as PyTorch has, which may be fewer than cores.
+
+    Args:
+        device: Where it is done.
+        fewest: Threads at one time or another, where that was fewer.
+    """
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
-    return f"{_processor()}, {threads} thread{'' if threads == 1 else 's'}"
+    several = f"{fewest} to {threads}" if fewest and fewest < threads else str(threads)
+    return f"{_processor()}, {several} thread{'' if threads == 1 else 's'}"
 
 
 def one_line(place: dict[str, str]) -> str:

@@ -87,7 +87,7 @@ class Demonstration:
             model=name_of(folder),
             languages=languages_of(folder),
             settings=settings,
-            machine=at_work(translator.model.device),
+            machine=at_work(translator.model.device, translator.fewest_threads),
             parameters=translator.model.num_parameters(),
             megabytes=sum(file.stat().st_size for file in folder.glob("*.safetensors")) / 1e6,
             dtype=translator.settings()["dtype"],

@@ -201,6 +201,11 @@ class Translator:
             "dtype": "int8" if self.integers else str(self.model.dtype).removeprefix("torch."),
         }
 
+    @property
+    def fewest_threads(self) -> int | None:
+        """With which it has worked so far, on a CPU: not all of PyTorch's where the machine was busy."""
+        return None if self._engine is None else self._engine.threads.fewest
+
     def most_new(self, tokens: int) -> int:
         """How many tokens the translation of so many may have.
 
@@ -217,7 +222,7 @@ class Translator:
             floats = "bf16" if self.model.dtype == torch.bfloat16 else "fp32"
             self._engine = Engine(self.model, "int8" if self.integers else floats)
         limits = [self.most_new(len(x)) for x in sources]
-        with torch.inference_mode():
+        with torch.inference_mode(), self._engine.threads:
             if self.beam == 1:
                 return greedy_search(self._engine, sources, limits)
             return beam_search(self._engine, sources, limits, self.beam, self.length_penalty)
