@@ -17,6 +17,16 @@ from reluformer.ops.visibility import UNBOUNDED
 GLUON_VERSIONS = ("3.6.", "3.7.")
 
 
+def cdiv(x: int, y: int) -> int:
+    """How many blocks of ``y`` cover ``x``. Triton's own, as its next power of two, takes microseconds at every launch."""
+    return -(-x // y)
+
+
+def power_of_two(x: int) -> int:
+    """The first that is not below ``x``."""
+    return 1 << (x - 1).bit_length()
+
+
 def fit_for_tma(x: Tensor) -> Tensor:
     """The tensor, or a copy, with unit columns and everything else on 16-byte boundaries, as tensor maps demand."""
     item = x.element_size()
@@ -25,7 +35,7 @@ def fit_for_tma(x: Tensor) -> Tensor:
     strides = (s for s, size in zip(x.stride()[:-1], x.shape[:-1], strict=True) if size > 1)
     if x.stride(-1) == 1 and x.data_ptr() % 16 == 0 and all(s > 0 and s * item % 16 == 0 for s in strides):
         return x
-    padded = triton.cdiv(x.shape[-1] * item, 16) * 16 // item
+    padded = cdiv(x.shape[-1] * item, 16) * 16 // item
     copy: Tensor = x.new_empty((*x.shape[:-1], padded))[..., : x.shape[-1]]
     return copy.copy_(x)
 
@@ -127,7 +137,7 @@ def sequences(p: Problem) -> int:
 
 def head_block(p: Problem) -> int:
     """Head dimension of the tiles: the next power of two, the rest read as zeros."""
-    return max(16, int(triton.next_power_of_2(p.q.shape[-1])))
+    return max(16, power_of_two(p.q.shape[-1]))
 
 
 def is_narrow(p: Problem) -> bool:

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from reluformer.ops.forgetting import at_keys
@@ -129,7 +128,7 @@ class _Backward:
             self.faded_dout = torch.empty_strided(*layout, dtype=self.dout.dtype, device=self.dout.device)
         self.lines = self.nothing.view(1, 1, 1, 0).expand(1, 1, 3, 0)
         if narrow or self.stats:
-            shape = (b, heads, 3, triton.cdiv(n, ROW_BLOCK) * ROW_BLOCK)  # rows for tensor maps to find whole blocks in
+            shape = (b, heads, 3, host.cdiv(n, ROW_BLOCK) * ROW_BLOCK)  # rows for tensor maps to find whole blocks in
             self.lines = torch.empty(shape, dtype=torch.float32, device=p.q.device)
         self.slopes, self.bends, self.factors = self.lines.unbind(2)
         needed = scaled or narrow or self.stats
@@ -137,7 +136,7 @@ class _Backward:
         self.dq32 = self._scratch(torch.empty if zero else torch.zeros)
         if not needed:
             return
-        blocks = triton.cdiv(p.max_q, ROW_BLOCK)
+        blocks = host.cdiv(p.max_q, ROW_BLOCK)
         grad_mass, grad_entropy = (None if x is None else x.contiguous() for x in (grad_mass, grad_entropy))
         prepare_kernel[(blocks * host.sequences(p) * heads,)](
             grad_out, grad_mass, grad_entropy, mass, entropy, self.dout, self.faded_dout, self.factors,
@@ -154,8 +153,8 @@ class _Backward:
     def _scratch(self, make: Callable[..., Tensor]) -> Tensor:
         """Where the programs add up the queries' gradients, in float32; empty if they do not."""
         b, heads, n, d = self.p.q.shape
-        rows = triton.cdiv(n, ROW_BLOCK) * ROW_BLOCK if self.on_hopper else n
-        width = triton.cdiv(d, 4) * 4  # on 16-byte boundaries
+        rows = host.cdiv(n, ROW_BLOCK) * ROW_BLOCK if self.on_hopper else n
+        width = host.cdiv(d, 4) * 4  # on 16-byte boundaries
         shape = (0, 0, 0, 0) if self.deterministic else (b, heads, rows, width)
         return make(shape, dtype=torch.float32, device=self.p.q.device)
 
@@ -177,7 +176,7 @@ class _Backward:
 
         p = self.p
         m, d = p.k.shape[2:]
-        blocks = triton.cdiv(m, hopper.BLOCK_N)
+        blocks = host.cdiv(m, hopper.BLOCK_N)
         lines = self.lines.view(-1, 3, self.lines.shape[-1]) if self.stats else dq32.view(-1, 1, dq32.shape[-1])
         sides = hopper.sides(d, self.options["RIGHT"], self.stats, p.power)
         keys = hopper.BLOCK_N // sides
@@ -203,7 +202,7 @@ class _Backward:
     def _keys(self, q: Tensor, k: Tensor, v: Tensor, dq32: Tensor | None, dk: Tensor, dv: Tensor) -> None:
         p = self.p
         tile = tiles.backward_tile(p.q.dtype, p.q.shape[-1])
-        blocks = triton.cdiv(p.max_k, tile.n)
+        blocks = host.cdiv(p.max_k, tile.n)
         if self.need_bias:
             self.dbias_parts = self.parts(blocks)
         if self.gamma_in_loop:
@@ -227,7 +226,7 @@ class _Backward:
     def _queries(self, q: Tensor, k: Tensor, v: Tensor, dq: Tensor) -> None:
         p = self.p
         tile = tiles.query_tile(p.q.dtype, p.q.shape[-1])
-        blocks = triton.cdiv(p.max_q, tile.m)
+        blocks = host.cdiv(p.max_q, tile.m)
         if self.gamma_from_queries:
             self.dgamma_parts = self.parts(blocks)
         query_kernel[(blocks * host.sequences(p) * p.q.shape[1],)](
@@ -242,7 +241,7 @@ class _Backward:
     def _finish(self, q: Tensor, dq32: Tensor, dq: Tensor, permuted: bool) -> None:
         p = self.p
         b, heads, n, d = p.q.shape
-        blocks = triton.cdiv(n, ROW_BLOCK)
+        blocks = host.cdiv(n, ROW_BLOCK)
         if self.gamma_from_queries:  # rows of all packed sequences together: gamma's gradient is their sum anyway
             self.dgamma_parts = torch.empty((b, heads, blocks), dtype=torch.float32, device=p.q.device)
         finish_kernel[(blocks * b * heads,)](

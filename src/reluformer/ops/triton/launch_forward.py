@@ -1,7 +1,6 @@
 """Launches of the forward pass: one kernel for long queries, two for decoding."""
 
 import torch
-import triton
 from torch import Tensor
 
 from reluformer.ops.problem import Problem
@@ -52,7 +51,7 @@ def _kept(p: Problem, stats: tuple[Tensor, ...]) -> AttentionStats:
 def _attend(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
     _, heads, n, d = p.q.shape
     tile = tiles.forward_tile(p.q.dtype, d, p.max_k, forget=p.faded is not None)
-    blocks = triton.cdiv(p.max_q, tile.m)
+    blocks = host.cdiv(p.max_q, tile.m)
     block_d = host.head_block(p)
     values, faded_map = host.fit_for_tma(p.v), None
     if p.faded is not None and not p.stats:  # with statistics every weight fades by itself
@@ -75,7 +74,7 @@ def _fade(p: Problem, v: Tensor, rows: int, block_d: int) -> Tensor:
     b, heads, _, d = p.q.shape
     m = v.shape[2]
     faded = host.fit_for_tma(v.new_empty((b, heads, m, d)))
-    blocks = triton.cdiv(m, rows)
+    blocks = host.cdiv(m, rows)
     fade_kernel[(blocks * b * heads,)](
         v, p.faded, faded, blocks, heads, p.groups, m, d, *v.stride()[:3], *faded.stride()[:3],
         BLOCK_N=rows, BLOCK_D=block_d, num_warps=4,
@@ -90,7 +89,7 @@ def _attend_on_hopper(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> Non
     m = p.k.shape[2]
     if p.stats == 2 and m > hopper.MOST_COUNTED:
         return _attend(p, out, stats)
-    blocks = triton.cdiv(n, hopper.BLOCK_M)
+    blocks = host.cdiv(n, hopper.BLOCK_M)
     hopper.hopper_forward_kernel[(blocks * b * heads,)](
         host.rows_map(host.fit_for_tma(p.q), hopper.BLOCK_M), host.rows_map(host.fit_for_tma(p.k), hopper.BLOCK_N),
         host.rows_map(host.fit_for_tma(p.v), hopper.BLOCK_N), host.rows_map(out, hopper.BLOCK_M), *stats, p.gamma,
@@ -106,10 +105,10 @@ def _decode(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
     m = p.k.shape[2]
     tile = tiles.decode_tile(p.q.dtype, d)
     block_d = host.head_block(p)
-    rows = max(tile.m, triton.next_power_of_2(n * p.groups))
+    rows = max(tile.m, host.power_of_two(n * p.groups))
     programs = b * heads // p.groups
     chunk = _keys_per_program(m, programs, tile.n, p.q.device)
-    parts = triton.cdiv(m, chunk)
+    parts = host.cdiv(m, chunk)
     acc_parts = p.q.new_empty((parts, programs, rows, block_d), dtype=torch.float32)
     stat_parts = p.q.new_zeros((parts, programs, rows, 4), dtype=torch.float32) if p.stats else stats[0]
     options = host.meaning(p)
@@ -126,7 +125,7 @@ def _decode(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
         ROWS=rows, BLOCK_N=tile.n, BLOCK_D=block_d, STATS=p.stats > 0, **options,
         num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
-    combine_kernel[(programs, triton.cdiv(n * p.groups, COMBINED_ROWS))](
+    combine_kernel[(programs, host.cdiv(n * p.groups, COMBINED_ROWS))](
         acc_parts, stat_parts, out, *stats, p.gamma, p.visible, parts, *sizes,
         *out.stride()[:3], *host.broadcast_strides(p.visible, 2),
         ROWS=rows, ROWS_PER_PROGRAM=COMBINED_ROWS, BLOCK_D=block_d, COUNT=p.visible is not None, STATS=p.stats > 0,
@@ -137,5 +136,5 @@ def _decode(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
 def _keys_per_program(m: int, programs: int, block: int, device: torch.device) -> int:
     """Enough programs to fill the GPU several times over, each with a few blocks of keys to stream."""
     cores = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
-    parts = max(1, min(triton.cdiv(cores * 8, programs), triton.cdiv(m, 4 * block)))
-    return int(triton.cdiv(triton.cdiv(m, parts), block)) * block
+    parts = max(1, min(host.cdiv(cores * 8, programs), host.cdiv(m, 4 * block)))
+    return host.cdiv(host.cdiv(m, parts), block) * block

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import torch
-import triton
 from torch import Tensor
 
 from reluformer.ops.problem import Gradients, Problem
@@ -77,7 +76,7 @@ def backward(
 
 
 def _tile(p: Problem) -> dict[str, int]:
-    block = max(32, triton.next_power_of_2(max(p.max_q, p.max_k)))
+    block = max(32, host.power_of_two(max(p.max_q, p.max_k)))
     return {"BLOCK": block, "BLOCK_D": host.head_block(p), "num_warps": 4, "num_stages": 1}
 
 
