@@ -18,7 +18,7 @@ GLUON_VERSIONS = ("3.6.", "3.7.")
 
 
 def cdiv(x: int, y: int) -> int:
-    """How many blocks of ``y`` cover ``x``. Triton's own, as its next power of two, takes microseconds at every launch."""
+    """How many blocks of ``y`` cover ``x``. Triton's own takes microseconds, at every launch, as does its next power."""
     return -(-x // y)
 
 
