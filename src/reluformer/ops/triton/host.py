@@ -18,7 +18,7 @@ GLUON_VERSIONS = ("3.6.", "3.7.")
 
 
 def cdiv(x: int, y: int) -> int:
-    """How many blocks of ``y`` cover ``x``. Triton's own takes microseconds, at every launch, as does its next power."""
+    """How many blocks of ``y`` cover ``x``. Triton's own takes microseconds at every launch, as its next power does."""
     return -(-x // y)
 
 
