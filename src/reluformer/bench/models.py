@@ -16,8 +16,8 @@ from reluformer.models.configuration import SITES
 RELU = "ReLUFormer"
 REGULARISED = "ReLUFormer, regulariser"
 QUARTER = "ReLUFormer, regulariser on a quarter"  # of the sequences
-POWERED = "ReLUFormer, power 4"  # with a query-key norm
-EIGHTH = "ReLUFormer, power 8"  # not centred and without norms: softmax's own place
+POWERED = "ReLUFormer, power 8, query-key norm"
+EIGHTH = "ReLUFormer, power 8"  # without the norm: in softmax's own place
 TWIN = "softmax twin"
 NORMED_TWIN = "softmax twin, query-key norm"
 MARIAN = "Marian, SDPA"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from reluformer.memory.settings import EIGHTH_ATTENTION, POWER_ATTENTION
+from reluformer.memory.settings import EIGHTH_ATTENTION, POWER_ATTENTION, MemorySettings
 from reluformer.study.scales import Scale
 
 FFNS: dict[str, dict[str, Any]] = {
@@ -30,11 +30,15 @@ OVER_ITS_MASS = RELU | attention(norm="mass", bias=1.0)
 # Nearly all keys are alive at first: softmax to the first order, and to the second, 1.5-entmax without its threshold.
 CENTRED: dict[str, Any] = {"bias": 1.0, "alpha": 1.0, "centred": True}
 SQUARED: dict[str, Any] = {"activation": "relu_squared", "bias": 2.0, "alpha": 1.0}
-# Cells are known by their settings, so these are the ones that there were when the first were kept.
-POWER: dict[str, Any] = {name: x for name, x in POWER_ATTENTION.to_dict().items() if name != "constant_channel"}
+# relu(4 + s - mean s) ** 4 over its sum. Cells are known by their settings, so these are the ones that there were when
+# the first were kept.
+FOURTH = MemorySettings(
+    "relu_fourth", alpha=0.0, gamma="none", norm="mass", bias=4.0, query_key_norm=True, centred=True
+)
+POWER: dict[str, Any] = {name: x for name, x in FOURTH.to_dict().items() if name != "constant_channel"}
 EIGHTH: dict[str, Any] = POWER | {"activation": "relu_eighth", "bias": 8.0}
 ALONE: dict[str, Any] = EIGHTH_ATTENTION.to_dict()
-PLAIN_EIGHTH: dict[str, Any] = ALONE | {"query_key_norm": True}
+PLAIN_EIGHTH: dict[str, Any] = POWER_ATTENTION.to_dict()
 
 
 def reluformer(scale: Scale, **settings: Any) -> dict[str, Any]:
