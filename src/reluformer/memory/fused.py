@@ -68,11 +68,17 @@ def few_rows(call: Lookup, fades: Tensor | None) -> Tensor:
         weights.view(b, heads, n, m).mul_(fades.exp())
     out = torch.bmm(weights, call.v.reshape(b * key_heads, m, d)).view(b, heads, n, d)
     if settings.norm == "mass":  # all other factors of a row cancel
-        wide = torch.promote_types(weights.dtype, torch.float32)
-        return over_mass(out, weights.sum(-1, dtype=wide).view(b, heads, n))
+        return over_mass(out, _mass(call, weights, out))
     if limit is not None:  # zeros have no weight, hence no mask; but they do not count
         out = out * ((limit + 1) / 2).pow_(-settings.alpha).to(out.dtype)
     elif not plain:
         count = torch.full((1,), m, device=q.device) if visible is None else visible.sum(-1, keepdim=True)
         out = out * ((count.to(wide_dtype(call)).clamp_min(1) / 2) ** -settings.alpha).to(out.dtype)
     return out if call.gamma is None else out.div_(call.gamma[:, None, None])
+
+
+def _mass(call: Lookup, weights: Tensor, out: Tensor) -> Tensor:
+    """Of every row ``(B, Hq, N)``: it comes with the sums, or is summed up."""
+    if call.counted:
+        return out[..., 0].to(wide_dtype(call))
+    return weights.sum(-1, dtype=wide_dtype(call)).view(out.shape[:3])
