@@ -9,7 +9,9 @@ import pytest
 
 from reluformer.data.files import (
     DataError,
+    check_readable,
     check_writable,
+    open_bytes,
     plain_suffix,
     read_json,
     write_json,
@@ -96,6 +98,20 @@ def test_a_device_stays_one_and_so_does_a_link(tmp_path: Path) -> None:
     assert link.is_symlink()
     assert read_json(tmp_path / "real.json") == {"a": 2}
     assert sorted(x.name for x in tmp_path.iterdir()) == ["link.json", "pipe", "real.json"]
+
+
+def test_devices_that_may_never_end_are_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").touch()
+    main, terminal = os.openpty()
+    for path in (tmp_path / "pipe", tmp_path / "file", Path(os.ttyname(terminal))):
+        check_readable(path)
+    os.close(main)
+    os.close(terminal)
+    with pytest.raises(DataError, match=r"^/dev/zero is a device, takes a file$"), open_bytes(Path("/dev/zero")):
+        pass
+    with pytest.raises(DataError, match=r"^cannot read .*file/x: Not a directory"):
+        check_readable(tmp_path / "file" / "x")
 
 
 def test_what_can_be_written_is_tried_and_leaves_nothing(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import lzma
 import os
 import re
 import shutil
+import stat
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -27,18 +28,34 @@ class DataError(ValueError):
 @contextlib.contextmanager
 def open_bytes(path: Path) -> Iterator[IO[bytes]]:
     """Open a file to read, unpacked if its name ends in .gz or .xz; whatever goes wrong is a :class:`DataError`."""
-    if path.is_dir():
-        raise DataError(f"{path} is a folder, takes a file")
+    check_readable(path)
     try:
         opened: Any = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix.lower(), open)
         with opened(path, "rb") as file:
             yield file
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist") from None
     except _BROKEN as error:
         raise DataError(f"{path} is cut short or no {path.suffix} file: {error}") from None
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def check_readable(path: Path) -> None:
+    """Refuse what holds no text: nothing, a folder, or a device, which may never end; a pipe and a terminal do."""
+    try:
+        kind = path.stat().st_mode
+        if stat.S_ISDIR(kind):
+            raise DataError(f"{path} is a folder, takes a file")
+        if (stat.S_ISCHR(kind) or stat.S_ISBLK(kind)) and not _is_terminal(path):
+            raise DataError(f"{path} is a device, takes a file")
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist") from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _is_terminal(path: Path) -> bool:
+    with path.open("rb", buffering=0) as file:
+        return file.isatty()
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
