@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,24 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
         file.writelines([b"half", None])  # type: ignore[list-item]
     assert read_json(tmp_path / "new" / "x.json") == {"a": "ä"}
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["x.json"]
+
+
+def test_what_is_replaced_keeps_its_rights(tmp_path: Path) -> None:
+    def rights(path: Path) -> int:
+        return stat.S_IMODE(path.stat().st_mode)
+
+    file, folder, usual = tmp_path / "x.json", tmp_path / "x", tmp_path / "usual"
+    usual.touch()
+    write_json(file, 1)
+    assert rights(file) == rights(usual)
+    file.chmod(0o600)
+    with written_file(file) as opened:
+        assert rights(Path(opened.name)) == 0o600  # from the first byte on
+    assert rights(file) == 0o600
+    folder.mkdir(0o700)
+    with written_folder(folder) as made:
+        assert rights(made) == 0o700
+    assert rights(folder) == 0o700
 
 
 def test_a_full_disk_names_the_file_and_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

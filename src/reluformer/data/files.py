@@ -103,8 +103,8 @@ def check_writable(path: Path) -> None:
 def written_file(path: Path) -> Iterator[IO[bytes]]:
     """Write to a temporary name beside; the file takes its name when all of it is on the disk.
 
-    A link stays one, and what is no file, a pipe or a device, is written to as it is. An error of the system, such as
-    that of a full disk, names the file.
+    A link stays one, a file that is replaced leaves who may read it as it was, and what is no file, a pipe or a device,
+    is written to as it is. An error of the system, such as that of a full disk, names the file.
     """
     place = path.resolve()
     temporary = place.with_name(f"{place.name}.{os.getpid()}.tmp")
@@ -116,6 +116,7 @@ def written_file(path: Path) -> Iterator[IO[bytes]]:
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("wb") as file:
+                _copy_mode(place, temporary)
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -136,6 +137,7 @@ def written_folder(path: Path) -> Iterator[Path]:
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir(parents=True)
+        _copy_mode(path, temporary)
         yield temporary
         for file in temporary.iterdir():
             with file.open("rb+") as opened:
@@ -151,6 +153,12 @@ def written_folder(path: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     _sync_folder(path.parent)
+
+
+def _copy_mode(old: Path, new: Path) -> None:
+    """Before anything is written: what was private is so at no time. Not every disk knows rights."""
+    with contextlib.suppress(OSError):
+        shutil.copymode(old, new)
 
 
 def _number_in(error: Exception) -> int | None:
