@@ -47,6 +47,12 @@ def test_what_is_replaced_keeps_its_rights(tmp_path: Path) -> None:
     assert rights(folder) == 0o700
 
 
+def test_a_name_may_be_as_long_as_names_are(tmp_path: Path) -> None:
+    for name in ("x" * 255, "ü" * 125 + ".json"):
+        write_json(tmp_path / name, name)
+        assert read_json(tmp_path / name) == name
+
+
 def test_a_full_disk_names_the_file_and_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_json(Path("x.json"), 1)

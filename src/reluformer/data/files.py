@@ -107,7 +107,8 @@ def written_file(path: Path) -> Iterator[IO[bytes]]:
     is written to as it is. An error of the system, such as that of a full disk, names the file.
     """
     place = path.resolve()
-    temporary = place.with_name(f"{place.name}.{os.getpid()}.tmp")
+    short = f"{place.name[:40]}.{hash_of(place.name)}"  # there may be no room for more letters
+    temporary = place.with_name(f"{short}.{os.getpid()}.tmp")
     try:
         if _is_special(place):
             with place.open("wb") as file:
