@@ -159,6 +159,14 @@ def test_a_terminal_with_few_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown.getvalue() == b"f?r\n"
 
 
+def test_a_name_that_is_no_text_is_shown_as_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="utf-8"))
+    monkeypatch.setattr(cli, "_command", lambda: lambda **_: print("für caf\udce9"))
+    assert ended() == 0
+    assert shown.getvalue() == "für caf".encode() + b"\xe9\n"
+
+
 def test_ctrl_c_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

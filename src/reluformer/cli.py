@@ -21,8 +21,10 @@ STOPPED = "stopped"  # where a command has nothing better to say of Ctrl-C
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command line, by default the process's own, and exit."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
-        sys.stdout.reconfigure(errors="replace")  # a terminal that has no "ü" shows "?"
+    if isinstance(
+        sys.stdout, io.TextIOWrapper
+    ):  # a terminal that has no "ü" shows "?", a name that is no text its bytes
+        sys.stdout.reconfigure(errors="surrogateescape" if sys.stdout.encoding.lower() == "utf-8" else "replace")
     try:
         with _ctrl_c(_end_at_once):
             status = _command()(args=arguments, prog_name="reluformer", standalone_mode=False)

@@ -100,6 +100,11 @@ def test_other_errors_in_a_folder_are_as_they_were(tmp_path: Path) -> None:
         assert raised.value is error
 
 
+def test_json_of_a_name_in_latin_1(tmp_path: Path) -> None:
+    write_json(tmp_path / "x.json", "caf\udce9ä")
+    assert read_json(tmp_path / "x.json") == "caf\udce9ä"
+
+
 def test_json_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{")
     assert read_json(tmp_path / "x.json") is read_json(tmp_path / "no.json") is None

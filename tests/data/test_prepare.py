@@ -215,6 +215,11 @@ def test_a_pipe_is_not_waited_for_twice(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
+def test_a_folder_that_no_tokeniser_could_be_saved_in(plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="takes a name in UTF-8"):
+        prepare(plan, tmp_path / "caf\udce9")
+
+
 def test_no_pair_left(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"en": ["", ""], "de": ["", "x"]}')
     with pytest.raises(DataError, match="no pair of sentences is left of"):

@@ -58,6 +58,14 @@ def _is_terminal(path: Path) -> bool:
         return file.isatty()
 
 
+def check_name(path: Path) -> None:
+    """Refuse a name that libraries in Rust and documents called after their files cannot take."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise DataError(f"{path}: takes a name in UTF-8, this one is not") from None
+
+
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
     r"""Lines with their numbers from 1, without ``\n``, ``\r\n`` or a byte order mark.
 
@@ -186,7 +194,8 @@ def _sync_folder(path: Path) -> None:
 def write_json(path: Path, content: Any) -> None:
     """Write JSON that people can read."""
     with written_file(path) as file:
-        file.write(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")
+        text = json.dumps(content, indent=2, ensure_ascii=False)
+        file.write(text.encode(errors="backslashreplace") + b"\n")  # JSON's own way with the name of a file in Latin-1
 
 
 def read_json(path: Path) -> Any:
