@@ -3,6 +3,7 @@
 import csv
 import io
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -158,14 +159,49 @@ def test_a_terminal_with_few_letters(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown.getvalue() == b"f?r\n"
 
 
+def test_a_name_that_is_no_text_is_shown_as_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, encoding="utf-8"))
+    monkeypatch.setattr(cli, "_command", lambda: lambda **_: print("für caf\udce9"))
+    assert ended() == 0
+    assert shown.getvalue() == "für caf".encode() + b"\xe9\n"
+
+
 def test_ctrl_c_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(translation.commands, "plan_jobs", stopped)
     assert run(capsys, "translate", "a.txt", "--model", "m") == (130, "", "stopped\n")
-    monkeypatch.setattr(cli, "_command", stopped)  # so early that there is no command yet
-    assert run(capsys, "translate") == (130, "", "stopped\n")
+
+
+@pytest.mark.parametrize("start", ["from reluformer.cli import main", "import reluformer.__main__"])
+def test_ctrl_c_while_torch_loads_is_one_line(start: str) -> None:
+    program = f"""
+import os, signal, sys
+class Finder:
+    def find_spec(name, *_):
+        if name == "torch":
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:  # as some of what torch loads would have it
+                pass
+sys.meta_path.insert(0, Finder)
+sys.path.insert(0, {str(Path(reluformer.__file__).parents[1])!r})
+{start}
+main()
+"""
+    ran = subprocess.run([sys.executable, "-c", program, "--version"], capture_output=True, text=True, timeout=120)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "stopped\n")
+
+
+def test_ctrl_c_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as for what a script runs in the background
+    try:
+        with cli._ctrl_c(signal.default_int_handler):
+            os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_reader_who_left_is_no_error(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,6 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from reluformer.ops import AttentionStats, relu_attention, relu_attention_varlen
-
 if TYPE_CHECKING:
     from reluformer.integration import convert
     from reluformer.models import (
@@ -15,6 +13,7 @@ if TYPE_CHECKING:
         ReLUFormerImageConfig,
         ReLUFormerLanguageConfig,
     )
+    from reluformer.ops import AttentionStats, relu_attention, relu_attention_varlen
     from reluformer.report import memory_report
 
 __version__ = "0.1.0"
@@ -33,8 +32,10 @@ __all__ = [
     "relu_attention_varlen",
 ]
 
-# The operator needs torch alone. These need the toolkit, and are imported when first asked for.
-_TOOLKIT = {
+# Imported when first asked for: the operator needs torch alone, the others the toolkit, and the command has to hear
+# Ctrl-C while they load.
+_HOMES = {
+    "AttentionStats": "reluformer.ops",
     "ReLUFormerConfig": "reluformer.models",
     "ReLUFormerForCausalLM": "reluformer.models",
     "ReLUFormerForConditionalGeneration": "reluformer.models",
@@ -43,14 +44,16 @@ _TOOLKIT = {
     "ReLUFormerLanguageConfig": "reluformer.models",
     "convert": "reluformer.integration",
     "memory_report": "reluformer.report",
+    "relu_attention": "reluformer.ops",
+    "relu_attention_varlen": "reluformer.ops",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _TOOLKIT:
+    if name not in _HOMES:
         raise AttributeError(f"module 'reluformer' has no attribute {name!r}")
     try:
-        return getattr(importlib.import_module(_TOOLKIT[name]), name)
+        return getattr(importlib.import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "reluformer":
             raise

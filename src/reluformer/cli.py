@@ -2,8 +2,11 @@
 
 import io
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import reluformer
@@ -18,19 +21,19 @@ STOPPED = "stopped"  # where a command has nothing better to say of Ctrl-C
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command line, by default the process's own, and exit."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
-        sys.stdout.reconfigure(errors="replace")  # a terminal that has no "ü" shows "?"
+    if isinstance(
+        sys.stdout, io.TextIOWrapper
+    ):  # a terminal that has no "ü" shows "?", a name that is no text its bytes
+        sys.stdout.reconfigure(errors="surrogateescape" if sys.stdout.encoding.lower() == "utf-8" else "replace")
     try:
-        status = _command()(args=arguments, prog_name="reluformer", standalone_mode=False)
+        with _ctrl_c(_end_at_once):
+            status = _command()(args=arguments, prog_name="reluformer", standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in TOOLKIT:
             raise
         _fail("reluformer", f'{error.name} is not installed: pip install "reluformer[toolkit]"')
-    except KeyboardInterrupt:  # while modules are loaded; later it is a command that is stopped
-        print(STOPPED, file=sys.stderr)
-        sys.exit(130)
     except BrokenPipeError:
         _drop_output()
         sys.exit(1)
@@ -48,6 +51,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
         context = getattr(error, "ctx", None)
         _fail(context.command_path if context else "reluformer", _one_line(error, context))
     sys.exit(status if isinstance(status, int) else 0)
+
+
+@contextmanager
+def _ctrl_c(handler: Callable[..., Any]) -> Iterator[None]:
+    """What Ctrl-C does in here, if it does anything: in the background of a script it is ignored."""
+    before = signal.getsignal(signal.SIGINT)
+    if before == signal.SIG_IGN or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end_at_once(*_: Any) -> NoReturn:
+    """While modules load there is nothing to tidy up, and some of them would lose an exception."""
+    os.write(2, f"{STOPPED}\n".encode())
+    os._exit(130)
 
 
 def _drop_output() -> None:
@@ -85,7 +108,8 @@ def _command() -> Any:
 
         def invoke(self, ctx: Any) -> Any:
             try:
-                return super().invoke(ctx)
+                with _ctrl_c(signal.default_int_handler):
+                    return super().invoke(ctx)
             except KeyboardInterrupt:
                 print(STOPPED, file=sys.stderr)
                 raise

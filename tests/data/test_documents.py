@@ -71,6 +71,9 @@ def test_jsonl_refuses(tmp_path: Path, content: str | bytes, words: str) -> None
 def test_files_that_are_none(tmp_path: Path) -> None:
     assert f"{tmp_path}/no.jsonl does not exist" in refused(tmp_path / "no.jsonl")
     assert "is a folder: takes a .jsonl or .tmx file" in refused(tmp_path)
+    assert "/dev/zero is a device, takes a file" in refused("/dev/zero,/dev/zero")
+    latin = text(tmp_path / "caf\udce9.jsonl", LINE)
+    assert "takes a name in UTF-8" in refused(latin)
     assert "cannot tell what" in refused(text(tmp_path / "x.txt", ""))
     assert "b.de does not exist" in refused(f"{text(tmp_path / 'a.en', '')},{tmp_path / 'b.de'}")
     assert "cut short or no .gz file" in refused(text(tmp_path / "x.jsonl.gz", LINE))

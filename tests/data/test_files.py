@@ -3,13 +3,16 @@
 import errno
 import json
 import os
+import stat
 from pathlib import Path
 
 import pytest
 
 from reluformer.data.files import (
     DataError,
+    check_readable,
     check_writable,
+    open_bytes,
     plain_suffix,
     read_json,
     write_json,
@@ -24,6 +27,30 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
         file.writelines([b"half", None])  # type: ignore[list-item]
     assert read_json(tmp_path / "new" / "x.json") == {"a": "ä"}
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["x.json"]
+
+
+def test_what_is_replaced_keeps_its_rights(tmp_path: Path) -> None:
+    def rights(path: Path) -> int:
+        return stat.S_IMODE(path.stat().st_mode)
+
+    file, folder, usual = tmp_path / "x.json", tmp_path / "x", tmp_path / "usual"
+    usual.touch()
+    write_json(file, 1)
+    assert rights(file) == rights(usual)
+    file.chmod(0o600)
+    with written_file(file) as opened:
+        assert rights(Path(opened.name)) == 0o600  # from the first byte on
+    assert rights(file) == 0o600
+    folder.mkdir(0o700)
+    with written_folder(folder) as made:
+        assert rights(made) == 0o700
+    assert rights(folder) == 0o700
+
+
+def test_a_name_may_be_as_long_as_names_are(tmp_path: Path) -> None:
+    for name in ("x" * 255, "ü" * 125 + ".json"):
+        write_json(tmp_path / name, name)
+        assert read_json(tmp_path / name) == name
 
 
 def test_a_full_disk_names_the_file_and_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,6 +100,11 @@ def test_other_errors_in_a_folder_are_as_they_were(tmp_path: Path) -> None:
         assert raised.value is error
 
 
+def test_json_of_a_name_in_latin_1(tmp_path: Path) -> None:
+    write_json(tmp_path / "x.json", "caf\udce9ä")
+    assert read_json(tmp_path / "x.json") == "caf\udce9ä"
+
+
 def test_json_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{")
     assert read_json(tmp_path / "x.json") is read_json(tmp_path / "no.json") is None
@@ -96,6 +128,20 @@ def test_a_device_stays_one_and_so_does_a_link(tmp_path: Path) -> None:
     assert link.is_symlink()
     assert read_json(tmp_path / "real.json") == {"a": 2}
     assert sorted(x.name for x in tmp_path.iterdir()) == ["link.json", "pipe", "real.json"]
+
+
+def test_devices_that_may_never_end_are_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").touch()
+    main, terminal = os.openpty()
+    for path in (tmp_path / "pipe", tmp_path / "file", Path(os.ttyname(terminal))):
+        check_readable(path)
+    os.close(main)
+    os.close(terminal)
+    with pytest.raises(DataError, match=r"^/dev/zero is a device, takes a file$"), open_bytes(Path("/dev/zero")):
+        pass
+    with pytest.raises(DataError, match=r"^cannot read .*file/x: Not a directory"):
+        check_readable(tmp_path / "file" / "x")
 
 
 def test_what_can_be_written_is_tried_and_leaves_nothing(tmp_path: Path) -> None:

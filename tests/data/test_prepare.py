@@ -207,6 +207,19 @@ def test_other_peoples_folders_are_left_alone(plan: Plan, tmp_path: Path) -> Non
         run(plan, Path(plan.inputs[0]))
 
 
+def test_a_pipe_is_not_waited_for_twice(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.jsonl")
+    plan = Plan((f"{tmp_path}/x.jsonl",), EN_DE)
+    with pytest.raises(DataError, match=r"x\.jsonl is a pipe, takes a file"):
+        prepare(plan, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_no_tokeniser_could_be_saved_in(plan: Plan, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="takes a name in UTF-8"):
+        prepare(plan, tmp_path / "caf\udce9")
+
+
 def test_no_pair_left(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"en": ["", ""], "de": ["", "x"]}')
     with pytest.raises(DataError, match="no pair of sentences is left of"):

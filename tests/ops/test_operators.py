@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-import reluformer  # noqa: F401, registers the operators
+import reluformer.ops  # noqa: F401, registers the operators
 
 FORWARD = torch.ops.reluformer.attention_forward.default
 BACKWARD = torch.ops.reluformer.attention_backward.default

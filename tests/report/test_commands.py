@@ -1,6 +1,7 @@
 """``reluformer inspect`` on a tiny model with random weights."""
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from typer.testing import CliRunner
 
 from reluformer import pretrained
 from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
+from reluformer.report import commands
 from reluformer.report.commands import inspect
 
 WORDS = ["<pad>", "<s>", "</s>", "<unk>", "a", "small", "house", "ein", "kleines", "Haus"]
@@ -117,6 +119,7 @@ def test_refusals(folder: Path, tmp_path: Path) -> None:
         ("a", "--model", folder, "--heads", "x:0:0", "--out", tmp_path / "o"): "heads must name an attention head",
         ("a", "--model", folder, "--out", __file__): "takes a folder",
         ("a", "--model", tmp_path / "empty"): "is no model: no config.json",
+        ("/dev/zero", "--model", folder): "/dev/zero is a device, takes a file",
         ("missing.txt", "--model", folder): "there is no file 'missing.txt'",
         ("a", "--model", tmp_path / "none"): "takes a folder or a name, there is no folder",
     }
@@ -131,9 +134,23 @@ def test_standard_input_that_is_no_text(folder: Path, monkeypatch: pytest.Monkey
     result = CliRunner().invoke(app, ["-", "--model", str(folder)], input=b"a \xff")
     assert result.exit_code == 2
     assert "not UTF-8, byte 3 of standard input" in " ".join(result.output.replace("│", " ").split())
+    monkeypatch.setattr(commands, "LONGEST", 3)
+    result = CliRunner().invoke(app, ["-", "--model", str(folder)], input=b"four")
+    assert "standard input is longer than 3 bytes" in " ".join(result.output.replace("│", " ").split())
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(typer.BadParameter, match="standard input is closed"):
         inspect("-")
+
+
+def test_files_and_pipes(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "windows.txt").write_bytes("\ufeffa house\r\n".encode())
+    reader, writer = os.pipe()
+    os.write(writer, b"a house\n")
+    os.close(writer)
+    for name in (tmp_path / "windows.txt", f"/dev/fd/{reader}"):  # as a shell calls the output of a command
+        result = CliRunner().invoke(app, [str(name), "--model", str(folder), "--json"])
+        assert json.loads(result.stdout)["about"]["source"] == "a house"
+    os.close(reader)
 
 
 def test_a_text_longer_than_those_of_training(folder: Path, tmp_path: Path) -> None:

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from reluformer.training.recipe import Recipe, Stage, read_recipe, to_yaml
@@ -98,3 +100,10 @@ def test_files_that_are_no_recipe(tmp_path, text, message):
     file.write_text(text)
     with pytest.raises(ValueError, match=message):
         read_recipe(file)
+
+
+def test_devices_and_folders_are_no_recipe(tmp_path):
+    with pytest.raises(ValueError, match=r"^/dev/zero is a device, takes a file$"):
+        read_recipe(Path("/dev/zero"))
+    with pytest.raises(ValueError, match="is a folder, takes a file"):
+        read_recipe(tmp_path)

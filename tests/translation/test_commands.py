@@ -193,7 +193,7 @@ def damaged_model(folder: Path) -> Path:
     ("arguments", "words"),
     [
         (["none.txt"], "FILES: none.txt does not exist"),
-        (["."], "FILES: . is a folder, takes files"),
+        (["."], "FILES: . is a folder, takes a file"),
         (["latin.txt"], "latin.txt, line 2: not UTF-8, byte 5 of the file: takes text"),
         (["picture.png"], "picture.png, line 1: not UTF-8, byte 1 of the file: takes text"),
         (["utf16.txt"], "utf16.txt, line 1: not UTF-8, byte 1 of the file: takes text"),

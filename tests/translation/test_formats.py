@@ -63,9 +63,10 @@ def test_a_file_without_an_end_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(formats, "LONGEST_PAGE", 3)
     assert documents_of("a\nb\nc\nd\n") == [["a", "b", "c"], ["d"]]
     monkeypatch.undo()
-    many = (b"line\n" for _ in range(3 * formats.LONGEST_PAGE))
+    many = io.BytesIO(b"line\n" * 3 * formats.LONGEST_PAGE)
     pages = read_pages(decoded_lines(many, "x"), "text", "x", None, "de")
     assert len(next(pages).sentences) == formats.LONGEST_PAGE
+    assert many.tell() == 5 * formats.LONGEST_PAGE
 
 
 def test_jsonl() -> None:
@@ -110,6 +111,18 @@ def test_not_utf8() -> None:
 def test_a_zero_byte_is_no_text() -> None:
     with pytest.raises(DataError, match=r"^y, line 2: a zero byte, byte 8 of the file: takes text in UTF-8$"):
         list(decoded_lines(io.BytesIO("äbc\nzz\0\0\n".encode()), "y"))
+
+
+def test_a_line_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    zeros = io.BytesIO(b"a\nb" + bytes(10 * formats.BLOCK))
+    with pytest.raises(DataError, match=r"^zeros, line 2: a zero byte, byte 4 of the file"):
+        list(decoded_lines(zeros, "zeros"))
+    assert zeros.tell() < 2 * formats.BLOCK  # it did not look for the end
+    monkeypatch.setattr(formats, "BLOCK", 8)
+    monkeypatch.setattr(formats, "LONGEST_LINE", 20)
+    assert list(decoded_lines(io.BytesIO("ä".encode() * 10), "x")) == ["ä" * 10]
+    with pytest.raises(DataError, match=r"^x, line 2: longer than 20 bytes: takes text in lines$"):
+        list(decoded_lines(io.BytesIO(b"\n" + "ä".encode() * 1000), "x"))
 
 
 def test_format_of() -> None:

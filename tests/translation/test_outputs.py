@@ -39,7 +39,8 @@ def test_where_translations_go() -> None:
     ("files", "output", "words"),
     [
         (["none.txt"], None, "none.txt does not exist"),
-        (["sub"], None, "sub is a folder, takes files"),
+        (["sub"], None, "sub is a folder, takes a file"),
+        (["/dev/zero"], "-", "/dev/zero is a device, takes a file"),
         (["a.md"], "a.md", "would go to a.md, which is an input"),
         (["a.md"], "sub/../a.md", "which is an input"),
         (["a.md"], "link.md", "which is an input"),

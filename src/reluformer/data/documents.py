@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from reluformer.data.bible import BIBLE, bible_documents
-from reluformer.data.files import DataError, check_writable, numbered_lines, plain_suffix
+from reluformer.data.files import DataError, check_name, check_readable, check_writable, numbered_lines, plain_suffix
 
 HUB = "hf:"
 TAKES = "takes a .jsonl or .tmx file, two text files as source,target, hf:NAME or bible:PART"
@@ -86,8 +86,8 @@ def input_files(item: str) -> list[Path]:
     for path in paths:
         if path.is_dir():
             raise DataError(f"{path} is a folder: {TAKES}")
-        if not path.exists():
-            raise DataError(f"{path} does not exist")
+        check_readable(path)
+        check_name(path)
     if len(paths) == 1 and plain_suffix(paths[0]) not in (".jsonl", ".tmx"):
         raise DataError(f"cannot tell what {item} holds: {TAKES}")
     return paths

@@ -9,6 +9,7 @@ import lzma
 import os
 import re
 import shutil
+import stat
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -27,18 +28,42 @@ class DataError(ValueError):
 @contextlib.contextmanager
 def open_bytes(path: Path) -> Iterator[IO[bytes]]:
     """Open a file to read, unpacked if its name ends in .gz or .xz; whatever goes wrong is a :class:`DataError`."""
-    if path.is_dir():
-        raise DataError(f"{path} is a folder, takes a file")
+    check_readable(path)
     try:
         opened: Any = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix.lower(), open)
         with opened(path, "rb") as file:
             yield file
-    except FileNotFoundError:
-        raise DataError(f"{path} does not exist") from None
     except _BROKEN as error:
         raise DataError(f"{path} is cut short or no {path.suffix} file: {error}") from None
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def check_readable(path: Path) -> None:
+    """Refuse what holds no text: nothing, a folder, or a device, which may never end; a pipe and a terminal do."""
+    try:
+        kind = path.stat().st_mode
+        if stat.S_ISDIR(kind):
+            raise DataError(f"{path} is a folder, takes a file")
+        if (stat.S_ISCHR(kind) or stat.S_ISBLK(kind)) and not _is_terminal(path):
+            raise DataError(f"{path} is a device, takes a file")
+    except FileNotFoundError:
+        raise DataError(f"{path} does not exist") from None
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _is_terminal(path: Path) -> bool:
+    with path.open("rb", buffering=0) as file:
+        return file.isatty()
+
+
+def check_name(path: Path) -> None:
+    """Refuse a name that libraries in Rust and documents called after their files cannot take."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise DataError(f"{path}: takes a name in UTF-8, this one is not") from None
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -86,11 +111,12 @@ def check_writable(path: Path) -> None:
 def written_file(path: Path) -> Iterator[IO[bytes]]:
     """Write to a temporary name beside; the file takes its name when all of it is on the disk.
 
-    A link stays one, and what is no file, a pipe or a device, is written to as it is. An error of the system, such as
-    that of a full disk, names the file.
+    A link stays one, a file that is replaced leaves who may read it as it was, and what is no file, a pipe or a device,
+    is written to as it is. An error of the system, such as that of a full disk, names the file.
     """
     place = path.resolve()
-    temporary = place.with_name(f"{place.name}.{os.getpid()}.tmp")
+    short = f"{place.name[:40]}.{hash_of(place.name)}"  # there may be no room for more letters
+    temporary = place.with_name(f"{short}.{os.getpid()}.tmp")
     try:
         if _is_special(place):
             with place.open("wb") as file:
@@ -99,6 +125,7 @@ def written_file(path: Path) -> Iterator[IO[bytes]]:
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("wb") as file:
+                _copy_mode(place, temporary)
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -119,6 +146,7 @@ def written_folder(path: Path) -> Iterator[Path]:
     shutil.rmtree(temporary, ignore_errors=True)
     try:
         temporary.mkdir(parents=True)
+        _copy_mode(path, temporary)
         yield temporary
         for file in temporary.iterdir():
             with file.open("rb+") as opened:
@@ -134,6 +162,12 @@ def written_folder(path: Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     _sync_folder(path.parent)
+
+
+def _copy_mode(old: Path, new: Path) -> None:
+    """Before anything is written: what was private is so at no time. Not every disk knows rights."""
+    with contextlib.suppress(OSError):
+        shutil.copymode(old, new)
 
 
 def _number_in(error: Exception) -> int | None:
@@ -160,7 +194,8 @@ def _sync_folder(path: Path) -> None:
 def write_json(path: Path, content: Any) -> None:
     """Write JSON that people can read."""
     with written_file(path) as file:
-        file.write(json.dumps(content, indent=2, ensure_ascii=False).encode() + b"\n")
+        text = json.dumps(content, indent=2, ensure_ascii=False)
+        file.write(text.encode(errors="backslashreplace") + b"\n")  # JSON's own way with the name of a file in Latin-1
 
 
 def read_json(path: Path) -> Any:

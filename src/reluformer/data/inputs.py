@@ -11,7 +11,7 @@ from reluformer.data import bible
 from reluformer.data.arrays import open_array
 from reluformer.data.cleaning import Cleaner, CleaningReport, SeenPairs
 from reluformer.data.documents import HUB, Document, Languages, input_files, to_line
-from reluformer.data.files import hash_of_file, read_json, write_json, written_file
+from reluformer.data.files import DataError, hash_of_file, read_json, write_json, written_file
 
 HASH = np.dtype("<u8")
 
@@ -27,6 +27,8 @@ def content_of(items: Iterable[str], known_at: Path) -> dict[str, list[str]]:
     for item in items:
         content[item] = []
         for path in input_files(item):
+            if not path.is_file():
+                raise DataError(f"{path} is a pipe, takes a file: it is read twice")
             stat, name = path.stat(), str(path.resolve())
             about = {"bytes": stat.st_size, "changed": stat.st_mtime_ns}
             before = known.get(name, {})

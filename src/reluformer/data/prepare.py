@@ -20,7 +20,7 @@ import reluformer
 from reluformer.data.cleaning import Cleaner, Cleaning
 from reluformer.data.dataset import FORMAT, MANIFEST, TOKENIZER, damaged_files
 from reluformer.data.documents import Languages, read_documents
-from reluformer.data.files import DataError, hash_of, hash_of_file, read_json, write_json, written_folder
+from reluformer.data.files import DataError, check_name, hash_of, hash_of_file, read_json, write_json, written_folder
 from reluformer.data.inputs import CleanText, content_of, seen_in
 from reluformer.data.packing import LONGEST, Overlong
 from reluformer.data.shards import BatchEncoder, is_whole, line_batches, pack_shard, token_type, write_shard
@@ -77,6 +77,7 @@ def prepare(
     plan: Plan, out: Path, processes: int = 2, watch: Watch = lambda *step: None
 ) -> tuple[dict[str, Any], bool]:
     """Prepare data in a folder; returns its manifest, and whether there was anything to do."""
+    check_name(out)
     if out.exists() and not out.is_dir():
         raise DataError(f"{out} is a file, takes a folder")
     if out.exists() and not (out / KNOWN).exists() and any(out.iterdir()):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reluformer.data.files import DataError
+from reluformer.data.patience import hearing
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -50,7 +51,7 @@ def train_tokenizer(texts: Iterable[str], size: int) -> "PreTrainedTokenizerFast
         max_token_length=LONGEST_TOKEN,
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+    hearing(lambda: tokenizer.train_from_iterator(texts, trainer))
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"$A {EOS}", pair=f"$A {SEP} $B {EOS}", special_tokens=[(EOS, EOS_ID), (SEP, SEP_ID)]
     )

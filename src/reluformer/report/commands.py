@@ -6,12 +6,12 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import torch
 import typer
 
-from reluformer.data.files import DataError, check_writable
+from reluformer.data.files import DataError, check_writable, open_bytes
 from reluformer.data.language import doubt
 from reluformer.memory import Attention
 from reluformer.pretrained import languages_of, model_or_default, name_of
@@ -19,6 +19,7 @@ from reluformer.report.maps import MOST_TOKENS, AttentionMap, HeadChoice, attent
 from reluformer.report.measure import memory_report
 from reluformer.report.watch import places
 
+LONGEST = 1 << 20  # bytes of a text: a model would take days for it, and a pipe may have no end
 _FILE = re.compile(r"\S+\.(txt|md|jsonl?|csv|tsv)")  # what no sentence looks like
 
 
@@ -88,12 +89,15 @@ def _read(argument: str, text: str) -> str:
         if text == "-":
             if sys.stdin is None:
                 raise typer.BadParameter("standard input is closed", param_hint=argument)
-            text = sys.stdin.buffer.read().decode("utf-8")
-        elif os.path.isfile(text):
-            text = Path(text).read_bytes().decode("utf-8")
+            text = _bounded(sys.stdin.buffer, name)
+        elif os.path.exists(text) and not os.path.isdir(text):  # a folder may be called like a word
+            with open_bytes(Path(text)) as file:
+                text = _bounded(file, name)
         elif _FILE.fullmatch(text):
             raise typer.BadParameter(f"there is no file {text!r}", param_hint=argument)
         text.encode("utf-8")  # bytes that are no text may come as an argument, too
+    except DataError as error:
+        raise typer.BadParameter(str(error), param_hint=argument) from None
     except OSError as error:
         raise typer.BadParameter(f"cannot read {name}: {error.strerror or error}", param_hint=argument) from None
     except UnicodeDecodeError as error:
@@ -101,9 +105,17 @@ def _read(argument: str, text: str) -> str:
         raise typer.BadParameter(problem, param_hint=argument) from None
     except UnicodeEncodeError:
         raise typer.BadParameter("takes text in UTF-8", param_hint=argument) from None
-    if not text.strip():
+    text = text.removeprefix("\ufeff").strip()
+    if not text:
         raise typer.BadParameter("takes a text, got an empty one", param_hint=argument)
-    return text.strip()
+    return text
+
+
+def _bounded(file: IO[bytes], name: str) -> str:
+    content = file.read(LONGEST + 1)
+    if len(content) > LONGEST:
+        raise DataError(f"{name} is longer than {LONGEST:,} bytes: takes a text that is read at once")
+    return content.decode("utf-8")
 
 
 def _chosen_model(model: str | None) -> str:

@@ -16,6 +16,8 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
+from reluformer.data.files import check_readable
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -157,6 +159,7 @@ BELOW = {"optimiser.betas.0": 1, "optimiser.betas.1": 1, "optimiser.label_smooth
 
 def read_recipe(path: Path, changes: Sequence[str] = ()) -> Recipe:
     """The recipe in a YAML file, with changes ``key=value`` applied; a ValueError says what is wrong and where."""
+    check_readable(path)
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:

@@ -7,6 +7,7 @@ order mark, indentation, ``\r\n`` or no end at all) is kept.
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -16,6 +17,8 @@ from reluformer.data.lines import MARK
 
 BOM = "\ufeff"
 LONGEST_PAGE = 10_000  # lines: a file without an end still goes through as a stream
+LONGEST_LINE = 1 << 26  # bytes, ten times the Bible: what has no line's end by then has none at all
+BLOCK = 1 << 16  # bytes
 FORMATS = ("auto", "text", "markdown", "jsonl")
 ALIASES = {"md": "markdown", "txt": "text"}
 MARKDOWN = (".md", ".markdown", ".mdown", ".mkd", ".qmd", ".rmd")
@@ -135,7 +138,9 @@ def read_pages(lines: Iterable[str], form: str, name: str, source: str | None, t
 def decoded_lines(file: IO[bytes], name: str) -> Iterator[str]:
     r"""Lines with their ends, split at ``\n`` alone; what is no text in UTF-8 is an error that says where."""
     before = 0  # bytes
-    for number, line in enumerate(file, 1):
+    for number, line in enumerate(_ended_lines(file), 1):
+        if len(line) > LONGEST_LINE:
+            raise DataError(f"{name}, line {number}: longer than {LONGEST_LINE:,} bytes: takes text in lines")
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -146,6 +151,19 @@ def decoded_lines(file: IO[bytes], name: str) -> Iterator[str]:
             raise DataError(f"{name}, line {number}: a zero byte, {place}: takes text in UTF-8")
         yield text
         before += len(line)
+
+
+def _ended_lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Lines; one ends early at a zero byte and beyond :data:`LONGEST_LINE`, for it might not end at all."""
+    line = bytearray()
+    for block in iter(partial(file.readline, BLOCK), b""):
+        zero = block.find(0)
+        line += block if zero < 0 else block[: zero + 1]
+        if zero >= 0 or len(line) > LONGEST_LINE or line.endswith(b"\n"):
+            yield bytes(line)
+            line.clear()
+    if line:
+        yield bytes(line)
 
 
 def kept_around(text: str) -> tuple[str, str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from reluformer.data.documents import check_output
-from reluformer.data.files import DataError, open_bytes, plain_suffix, written_file
+from reluformer.data.files import DataError, check_readable, open_bytes, plain_suffix, written_file
 
 STANDARD = Path("-")  # standard input or output, where a path is asked for
 
@@ -75,10 +75,8 @@ def plan_jobs(files: Sequence[Path], output: str | Path | None, language: str, f
     folder = len(files) > 1 or str(output or "").endswith(("/", os.sep))
     output = None if output is None else Path(output)
     for path in files:
-        if path != STANDARD and not path.exists():
-            raise DataError(f"{path} does not exist")
-        if path.is_dir():
-            raise DataError(f"{path} is a folder, takes files")
+        if path != STANDARD:
+            check_readable(path)
     jobs = [Job(path, _output_of(path, output, folder, language)) for path in files]
     taken: dict[Path, Path] = {}
     inputs = {path.resolve() for path in files if path != STANDARD}
