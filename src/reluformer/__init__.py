@@ -53,12 +53,14 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'reluformer' has no attribute {name!r}")
     try:
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        found = getattr(importlib.import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] == "reluformer":
             raise
         message = f'reluformer.{name} needs {error.name}: pip install "reluformer[toolkit]"'
         raise ModuleNotFoundError(message, name=error.name) from error
+    globals()[name] = found  # asked for once
+    return found
 
 
 def __dir__() -> list[str]:

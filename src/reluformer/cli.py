@@ -21,9 +21,7 @@ STOPPED = "stopped"  # where a command has nothing better to say of Ctrl-C
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command line, by default the process's own, and exit."""
-    if isinstance(
-        sys.stdout, io.TextIOWrapper
-    ):  # a terminal that has no "ü" shows "?", a name that is no text its bytes
+    if isinstance(sys.stdout, io.TextIOWrapper):  # where there is no "ü" show "?", of a name that is no text its bytes
         sys.stdout.reconfigure(errors="surrogateescape" if sys.stdout.encoding.lower() == "utf-8" else "replace")
     try:
         with _ctrl_c(_end_at_once):
