@@ -186,7 +186,7 @@ class Bench:
             "tokens_per_second": speed_of(folder / "log.jsonl", earlier),
             "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if cuda else None,
         }
-        result |= score_model(outcome.model, self.corpus, self.scale, length)
+        result |= score_model(outcome.model, self.corpus, self.scale, length, recipe.batches.cost)
         return {"diverged": self._why_diverged(result["nll"], points), "result": result}
 
     def _why_diverged(self, nll: float, points: list[dict[str, float]]) -> str:
