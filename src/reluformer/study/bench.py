@@ -17,6 +17,7 @@ from reluformer.models import ReLUFormerConfig
 from reluformer.study.clock import Clock, PeakOfLastStage, speed_of
 from reluformer.study.corpus import Corpus
 from reluformer.study.experiment import Diverged
+from reluformer.study.lean import LeanCheckpoints
 from reluformer.study.locks import locked
 from reluformer.study.recalibration import Recalibration
 from reluformer.study.scales import Scale
@@ -166,7 +167,7 @@ class Bench:
         earlier = sum(stage.steps for stage in recipe.stages[:-1])  # speed and memory are those of the last stage
         peak = PeakOfLastStage(earlier)
         try:
-            outcome = train(recipe, [Clock(curve), peak, *callbacks])
+            outcome = train(recipe, [Clock(curve), peak, *callbacks, LeanCheckpoints(folder)])
         except TrainingError as error:
             if "not a number" not in str(error):
                 raise
