@@ -74,11 +74,12 @@ def test_what_had_to_be_trained_in_parts_is_scored_in_parts(bench: Bench, monkey
     assert parts["steps"] == whole["steps"]
 
 
-def test_a_gpu_translates_several_long_windows_at_a_time() -> None:
-    translator: Any = SimpleNamespace(model=SimpleNamespace(device=torch.device("cuda")), cost=65536, beam=5, room=3276)
-    sources = [translator.room] * 70
-    assert max(map(len, CostBatches(sources, translator.cost // 5, shuffle=False))) == 1
-    assert max(map(len, CostBatches(sources, most_cost(translator) // 5, shuffle=False))) == scoring.WINDOWS
+@pytest.mark.parametrize(("room", "usual", "windows"), [(3276, 1, 16), (409, 26, 106)])
+def test_a_gpu_translates_many_long_windows_at_a_time(room: int, usual: int, windows: int) -> None:
+    gpu: Any = SimpleNamespace(device=torch.device("cuda"))
+    translator: Any = SimpleNamespace(model=gpu, cost=65536, beam=5, room=room)
+    for cost, most in ((translator.cost, usual), (most_cost(translator), windows)):
+        assert max(map(len, CostBatches([room] * 500, cost // translator.beam, shuffle=False))) == most
     translator.room = 0  # sentences
     assert most_cost(translator) == translator.cost
 

@@ -25,7 +25,8 @@ from reluformer.translation.scores import Documents, compare, score
 from reluformer.translation.translator import Translator
 
 TRANSLATIONS = "translations.jsonl"  # beside the model
-WINDOWS = 16  # of the full length that are translated at a time, at least
+# Long windows that are translated at a time: so many times as many as usual, and at least so many of the full length.
+TIMES, WINDOWS = 4, 16
 MOST_TOKENS = 16384  # of the validation examples whose memories are looked into
 ROWS = 1024  # of their weights at a time
 MEASURES = {
@@ -64,10 +65,11 @@ def score_model(folder: Path, corpus: Corpus, scale: Scale, length: int, cost: i
 
 
 def most_cost(translator: Translator) -> int:
-    """Of its batches: on a GPU there is room for several windows, and a step of the search takes as long for one."""
-    if translator.model.device.type != "cuda":
+    """Of its batches: a GPU has room for many long windows, and takes hardly longer over a step of all than of one."""
+    if translator.model.device.type != "cuda" or not translator.room:  # batches of sentences are large enough
         return translator.cost
-    return max(translator.cost, translator.beam * math.ceil(CostBatches((), 1).cost(WINDOWS, translator.room)))
+    full = translator.beam * math.ceil(CostBatches((), 1).cost(WINDOWS, translator.room))
+    return max(TIMES * translator.cost, full)
 
 
 def translation_numbers(hypotheses: Documents, references: Documents, resamples: int) -> dict[str, Any]:
