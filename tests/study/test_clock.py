@@ -2,8 +2,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import TrainerControl, TrainerState
 
-from reluformer.study.clock import nll_at, speed_of
+from reluformer.study.clock import PeakOfLastStage, nll_at, speed_of
 
 CURVE = [{"step": 10, "nll": 4.0}, {"step": 30, "nll": 2.0}]
 
@@ -27,3 +29,28 @@ def test_speed_is_the_median_past_a_step(tmp_path: Path) -> None:
     assert speed_of(log, 8) == 25.0
     assert speed_of(log, 2) == 30.0
     assert speed_of(log, 10) is None
+
+
+def test_memory_is_that_of_the_last_stage_and_none_where_nothing_was_left_to_train(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A cell that was stopped while it was scored would say that its model took none."""
+    peak = 9.0 * 2**30  # of the cell before
+
+    def forget() -> None:
+        nonlocal peak
+        peak = 0.0
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", forget)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: peak)
+    state, control, callback = TrainerState(), TrainerControl(), PeakOfLastStage(2)
+    assert callback.gib is None
+    callback.on_train_begin(None, state, control)
+    for step, gib in enumerate((5.0, 5.0, 1.0, 2.0)):
+        state.global_step = step
+        callback.on_step_begin(None, state, control)
+        peak = max(peak, gib * 2**30)
+    callback.on_train_end(None, state, control)
+    assert callback.gib == 2.0

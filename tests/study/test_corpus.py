@@ -3,9 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from reluformer.data.cleaning import Cleaning
 from reluformer.data.dataset import read_manifest
 from reluformer.data.documents import Languages
-from reluformer.data.files import DataError
+from reluformer.data.files import DataError, hash_of
 from reluformer.data.prepare import Plan, prepare
 from reluformer.study.corpus import embedded_corpus, open_corpus
 from reluformer.study.scales import SCALES
@@ -42,3 +43,25 @@ def test_corpus_is_known_by_what_its_test_set_says(tmp_path: Path) -> None:
     moved.write_text('{"id": "a", "en": ["one"], "fr": ["un"]}\n')  # found before anything is trained
     with pytest.raises(DataError, match=r"moved\.jsonl.*'de'"):
         open_corpus(tmp_path / "data", str(moved))
+
+
+def test_corpus_is_known_by_what_was_made_of_the_inputs(tmp_path: Path) -> None:
+    """Whose content, and even whose tokeniser, may be the same."""
+    train, valid = (write_corpus(tmp_path / f"{name}.jsonl", 3, i) for i, name in enumerate("xy"))
+    usual = Plan((train,), Languages("en", "de"), (valid,), vocab=300)
+    plans = {
+        "usual": usual,
+        "longer": dataclasses.replace(usual, lengths=(0, 128)),  # no other sentences
+        "drop": dataclasses.replace(usual, overlong="drop"),
+        "cleaner": dataclasses.replace(usual, cleaning=Cleaning(ratio=2.5)),
+        "back": dataclasses.replace(usual, languages=Languages("de", "en")),
+    }
+    keys = {}
+    for name, plan in plans.items():
+        prepare(plan, tmp_path / name, 1)
+        keys[name] = open_corpus(tmp_path / name).key
+    assert keys.pop("longer") == keys["usual"]
+    assert len(set(keys.values())) == 4
+    manifest = read_manifest(tmp_path / "usual")
+    content = [shard["content"] for split in manifest["splits"].values() for shard in split["shards"]]
+    assert keys["usual"] == hash_of([content, manifest["tokenizer"]["sha256"], ""])  # as in cells that were kept

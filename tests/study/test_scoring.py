@@ -1,14 +1,22 @@
 import dataclasses
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest
 
+from reluformer.data.dataset import PackedDataset
+from reluformer.report import memory_report
+from reluformer.study import scoring
 from reluformer.study.bench import Bench
-from reluformer.study.scoring import TRANSLATIONS, compare_translations, report_on
+from reluformer.study.scoring import TRANSLATIONS, compare_translations, most_cost, report_on, validation_batch
+from reluformer.training.batching import CostBatches
 from reluformer.translation.loading import load_model
+from reluformer.translation.translator import Translator
 
 
 def test_two_models_are_compared_by_sacrebleus_paired_bootstrap(bench: Bench, tmp_path: Path) -> None:
@@ -48,3 +56,50 @@ def test_self_attention_is_also_measured_by_itself(bench: Bench) -> None:
     assert trained.result["self_top"] == pytest.approx(sum(x.live * x.top_0_2_percent for x in heads) / rows, rel=1e-4)
     assert trained.result["self_entropy"] > trained.result["entropy"]
     assert "ffn_top" not in trained.result
+
+
+def test_what_had_to_be_trained_in_parts_is_scored_in_parts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    costs: list[int] = []
+    losses, translate = scoring.target_losses, Translator.translate
+
+    def seen(translator: Translator, *args: Any) -> Any:
+        costs.append(translator.cost)
+        return translate(translator, *args)
+
+    monkeypatch.setattr(scoring, "target_losses", lambda *x: (costs.append(x[-1]), losses(*x))[1])
+    monkeypatch.setattr(Translator, "translate", seen)
+    whole = bench.train_and_score({}, 5)
+    parts = bench.train_and_score({}, 5, batches={"cost": 64, "accumulate": 4})
+    assert costs == [256, 8192, 64, 2048]
+    assert parts["steps"] == whole["steps"]
+
+
+@pytest.mark.parametrize(("room", "usual", "windows"), [(3276, 1, 16), (409, 26, 106)])
+def test_a_gpu_translates_many_long_windows_at_a_time(room: int, usual: int, windows: int) -> None:
+    gpu: Any = SimpleNamespace(device=torch.device("cuda"))
+    translator: Any = SimpleNamespace(model=gpu, cost=65536, beam=5, room=room)
+    for cost, most in ((translator.cost, usual), (most_cost(translator), windows)):
+        assert max(map(len, CostBatches([room] * 500, cost // translator.beam, shuffle=False))) == most
+    translator.room = 0  # sentences
+    assert most_cost(translator) == translator.cost
+
+
+def test_memories_are_looked_into_without_the_head(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits of 64 documents of 2048 tokens would take more room than training."""
+    model, _ = load_model(bench.train({}, 0, 60).folder, precision="fp32")
+    batch = validation_batch(bench.corpus, 60, 3, model.device)
+    expected = memory_report(model, batch)
+    monkeypatch.setattr(model.lm_head, "forward", None)
+    found = report_on(model, bench.corpus, bench.scale, 60)
+    assert [x.site for x in found.sites] == [x.site for x in expected.sites]
+    for site, other in zip(found.sites, expected.sites, strict=True):
+        assert [x.entropy for x in site.heads] == pytest.approx([x.entropy for x in other.heads], rel=1e-6)
+        assert [x.rows for x in site.heads] == [x.rows for x in other.heads]
+
+
+def test_fewer_examples_are_looked_into_where_they_are_long(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(PackedDataset(bench.corpus.folder, "valid", 60)) >= 3
+    monkeypatch.setattr(scoring, "MOST_TOKENS", 120)
+    device = torch.device("cpu")
+    assert len(validation_batch(bench.corpus, 60, 3, device)["labels"]) == 2
+    assert len(validation_batch(bench.corpus, 0, 3, device)["labels"]) == 3

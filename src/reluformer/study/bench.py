@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from transformers import TrainerCallback
 
 from reluformer.data.dataset import PackedDataset, read_manifest
@@ -18,6 +17,7 @@ from reluformer.models import ReLUFormerConfig
 from reluformer.study.clock import Clock, PeakOfLastStage, speed_of
 from reluformer.study.corpus import Corpus
 from reluformer.study.experiment import Diverged
+from reluformer.study.lean import LeanCheckpoints
 from reluformer.study.locks import locked
 from reluformer.study.recalibration import Recalibration
 from reluformer.study.scales import Scale
@@ -165,12 +165,9 @@ class Bench:
 
         curve = folder / "curve.json"
         earlier = sum(stage.steps for stage in recipe.stages[:-1])  # speed and memory are those of the last stage
-        cuda = torch.cuda.is_available()
-        if cuda:
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
+        peak = PeakOfLastStage(earlier)
         try:
-            outcome = train(recipe, [Clock(curve), PeakOfLastStage(earlier), *callbacks])
+            outcome = train(recipe, [Clock(curve), peak, *callbacks, LeanCheckpoints(folder)])
         except TrainingError as error:
             if "not a number" not in str(error):
                 raise
@@ -184,9 +181,9 @@ class Bench:
             "steps": outcome.step,
             "train_seconds": points[-1]["seconds"] if points else None,
             "tokens_per_second": speed_of(folder / "log.jsonl", earlier),
-            "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if cuda else None,
+            "peak_gib": peak.gib,
         }
-        result |= score_model(outcome.model, self.corpus, self.scale, length)
+        result |= score_model(outcome.model, self.corpus, self.scale, length, recipe.batches.cost)
         return {"diverged": self._why_diverged(result["nll"], points), "result": result}
 
     def _why_diverged(self, nll: float, points: list[dict[str, float]]) -> str:

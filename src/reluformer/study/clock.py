@@ -47,15 +47,28 @@ class Clock(TrainerCallback):
 
 
 class PeakOfLastStage(TrainerCallback):
-    """Forgets, when the last stage begins, how much memory of the GPU the stages before it took."""
+    """How much memory of the GPU the last stage took, in ``gib``; None without one, or where nothing was trained."""
 
     def __init__(self, first_step: int) -> None:
         self.first_step = first_step
+        self.gib: float | None = None
+
+    def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Leave to other processes what the cell before took, and forget it."""
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
 
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Forget if it is time to."""
+        """Forget the stages before the last when that begins."""
         if state.global_step == self.first_step and torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
+
+    def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Remember it, and leave to others what scoring does not need."""
+        if torch.cuda.is_available():
+            self.gib = torch.cuda.max_memory_allocated() / 2**30
+            torch.cuda.empty_cache()
 
 
 def speed_of(log: Path, after: int = 0) -> float | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from reluformer.data.bible import bible_documents
+from reluformer.data.cleaning import Cleaning
 from reluformer.data.dataset import read_manifest
 from reluformer.data.documents import Languages, input_files
 from reluformer.data.files import DataError, hash_of, hash_of_file, written_file
@@ -16,6 +17,7 @@ from reluformer.study.scales import Scale
 from reluformer.translation.evaluation import read_references
 
 EMBEDDED = "Bible, English to Spanish"
+USUAL = {"source": "en", "overlong": Plan.overlong, "cleaning": asdict(Cleaning())}
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,12 @@ def _corpus(folder: Path, name: str, test: str) -> Corpus:
         raise DataError(f"{folder} has no validation data: prepare it with --valid")
     content = [shard["content"] for split in manifest["splits"].values() for shard in split["shards"]]
     tested = [hash_of_file(path) for path in input_files(test)] if test else []
-    return Corpus(str(folder), name, hash_of([content, manifest["tokenizer"]["sha256"], tested or test]), test)
+    parts = [content, manifest["tokenizer"]["sha256"], tested or test]
+    # What the first cells had in common is left out, so that they keep their names.
+    settings = manifest["settings"] | {"source": manifest["languages"][0]}
+    if unusual := {key: settings[key] for key, usual in USUAL.items() if settings[key] != usual}:
+        parts.append(unusual)
+    return Corpus(str(folder), name, hash_of(parts), test)
 
 
 def _write(path: Path, part: str, count: int) -> str:

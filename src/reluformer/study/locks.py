@@ -16,4 +16,7 @@ def locked(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+        try:
+            yield
+        finally:  # to close it is not enough: whoever was forked meanwhile, to make batches, has it open too
+            fcntl.flock(file, fcntl.LOCK_UN)

@@ -14,11 +14,10 @@ import torch
 
 from reluformer.data.dataset import PackedDataset
 from reluformer.data.packing import join_sentences, pack
-from reluformer.report import memory_report
 from reluformer.study.corpus import Corpus
 from reluformer.study.positions import losses_by_position, mean_loss, target_losses
 from reluformer.study.scales import Scale
-from reluformer.study.scoring import memory_numbers, test_documents, translation_numbers
+from reluformer.study.scoring import look_into, memory_numbers, most_cost, test_documents, translation_numbers
 from reluformer.training.arguments import uses_bf16
 from reluformer.training.collate import Collator
 from reluformer.translation.loading import load_model
@@ -41,7 +40,7 @@ def score_run_on(folder: Path, corpus: Corpus, scale: Scale, length: int, traine
         losses = target_losses(model, examples, scale.cost)
     past = [x[trained:] for x in losses if len(x) > trained]
     batch = {name: x.to(model.device) for name, x in Collator()(examples[:LOOKED_INTO]).items()}
-    numbers = memory_numbers(memory_report(model, batch))
+    numbers = memory_numbers(look_into(model, batch))
     model = model.bfloat16() if bf16 else model
     result: dict[str, Any] = {
         "nll": mean_loss(losses),
@@ -49,7 +48,9 @@ def score_run_on(folder: Path, corpus: Corpus, scale: Scale, length: int, traine
         **losses_by_position(losses, [0] * len(losses)),
         **{name: numbers[name] for name in MEASURES},
     }
-    return result | _translated(Translator(model, tokenizer, length=length, beam=scale.beam), corpus, scale)
+    translator = Translator(model, tokenizer, length=length, beam=scale.beam)
+    translator.cost = most_cost(translator)
+    return result | _translated(translator, corpus, scale)
 
 
 def run_on_examples(sentences: PackedDataset, length: int) -> list[dict[str, list[int]]]:

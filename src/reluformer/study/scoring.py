@@ -1,5 +1,6 @@
 """Numbers of a trained model: loss, BLEU with its confidence, and what its memories do."""
 
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,14 @@ import torch
 
 from reluformer.data.dataset import PackedDataset, load_tokenizer
 from reluformer.data.documents import Document
+from reluformer.models.loss import IGNORED
 from reluformer.report import MemoryReport, SiteReport, memory_report
 from reluformer.report.records import pooled
 from reluformer.study.corpus import Corpus
 from reluformer.study.positions import document_starts, losses_by_position, mean_loss, target_losses
 from reluformer.study.scales import Scale
 from reluformer.training.arguments import uses_bf16
+from reluformer.training.batching import CostBatches
 from reluformer.training.collate import Collator
 from reluformer.training.validation import valid_documents
 from reluformer.translation.evaluation import keep, read_hypotheses, read_references
@@ -22,19 +25,26 @@ from reluformer.translation.scores import Documents, compare, score
 from reluformer.translation.translator import Translator
 
 TRANSLATIONS = "translations.jsonl"  # beside the model
+# Long windows that are translated at a time: so many times as many as usual, and at least so many of the full length.
+TIMES, WINDOWS = 4, 16
+MOST_TOKENS = 16384  # of the validation examples whose memories are looked into
+ROWS = 1024  # of their weights at a time
 MEASURES = {
     "mass": "mass", "entropy": "entropy", "effective": "effective_keys", "zeros": "zeros", "top": "top_0_2_percent",
     "dead": "dead",
 }  # fmt: skip
 
 
-def score_model(folder: Path, corpus: Corpus, scale: Scale, length: int) -> dict[str, Any]:
-    """Everything about the model in a folder; translations are kept beside it."""
+def score_model(folder: Path, corpus: Corpus, scale: Scale, length: int, cost: int) -> dict[str, Any]:
+    """Everything about the model in a folder; translations are kept beside it.
+
+    ``cost`` is that of the batches it was trained on: where these had to be smaller, so have those here.
+    """
     model, tokenizer = load_model(folder, precision="fp32")
     bf16 = uses_bf16("auto", model.device)  # as in training
     examples = PackedDataset(corpus.folder, "valid", length)
     with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
-        losses = target_losses(model, examples, scale.cost)
+        losses = target_losses(model, examples, cost)
     result: dict[str, Any] = {"nll": mean_loss(losses)}
     if length:
         result |= losses_by_position(losses, document_starts(examples))
@@ -42,6 +52,7 @@ def score_model(folder: Path, corpus: Corpus, scale: Scale, length: int) -> dict
     model = model.bfloat16() if bf16 else model
     documents = test_documents(corpus, scale)
     translator = Translator(model, tokenizer, length=length, beam=scale.beam)
+    translator.cost = max(1, most_cost(translator) * cost // scale.cost)
     began = time.monotonic()
     hypotheses = list(translator.translate([document.source for document in documents]))
     seconds = time.monotonic() - began
@@ -51,6 +62,14 @@ def score_model(folder: Path, corpus: Corpus, scale: Scale, length: int) -> dict
         "translate_seconds": seconds,
         "sentences_per_second": result["test_sentences"] / seconds if seconds else None,
     }
+
+
+def most_cost(translator: Translator) -> int:
+    """Of its batches: a GPU has room for many long windows, and takes hardly longer over a step of all than of one."""
+    if translator.model.device.type != "cuda" or not translator.room:  # batches of sentences are large enough
+        return translator.cost
+    full = translator.beam * math.ceil(CostBatches((), 1).cost(WINDOWS, translator.room))
+    return max(TIMES * translator.cost, full)
 
 
 def translation_numbers(hypotheses: Documents, references: Documents, resamples: int) -> dict[str, Any]:
@@ -91,16 +110,23 @@ def test_documents(corpus: Corpus, scale: Scale) -> list[Document]:
 
 
 def validation_batch(corpus: Corpus, length: int, count: int, device: torch.device) -> dict[str, Any]:
-    """Validation examples from all over the split, as a batch."""
+    """Validation examples from all over the split, as a batch; fewer where they are long."""
     examples = PackedDataset(corpus.folder, "valid", length)
+    count = max(1, min(count, MOST_TOKENS // max(1, length)))
     chosen = range(0, len(examples), max(1, len(examples) // count))[:count]
     return {name: x.to(device) for name, x in Collator()([examples[i] for i in chosen]).items()}
 
 
 def report_on(model: Any, corpus: Corpus, scale: Scale, length: int) -> MemoryReport:
     """What the memories of a model do on validation examples."""
-    batch = validation_batch(corpus, length, scale.examples, model.device)
-    return memory_report(model, batch)
+    return look_into(model, validation_batch(corpus, length, scale.examples, model.device))
+
+
+def look_into(model: Any, batch: dict[str, Any]) -> MemoryReport:
+    """What they do on a batch; the head is left out, for the logits would take more room than all else."""
+    read = {name: x for name, x in batch.items() if name != "labels"}
+    read |= {"decoder_query_mask": batch["labels"] != IGNORED, "use_cache": False}
+    return memory_report(model.model, read, block=ROWS)
 
 
 def memory_numbers(report: MemoryReport) -> dict[str, float | None]:

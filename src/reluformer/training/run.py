@@ -32,7 +32,7 @@ from reluformer.training.recipe import Recipe
 from reluformer.training.trainer import TranslationTrainer, evaluations_of, is_over
 from reluformer.training.validation import Validation
 
-KINDS = 64  # of models that one process compiles
+KINDS = 256  # of models that one process compiles; a study has 160
 MULTIPLE = 8  # of lengths and of the vocabulary: tensor cores take no less
 TOKENS = {  # which prepared data have in these places
     "pad_token_id": PAD_ID, "bos_token_id": BOS_ID, "eos_token_id": EOS_ID, "decoder_start_token_id": BOS_ID,

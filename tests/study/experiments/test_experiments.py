@@ -8,6 +8,7 @@ import pytest
 from reluformer.study.experiment import StudyError
 from reluformer.study.experiments import find_experiments
 from reluformer.study.scales import SCALES, Scale
+from reluformer.training.run import KINDS
 
 FOUND = find_experiments()
 
@@ -31,6 +32,13 @@ def test_claims_and_figures_are_about_arms(name: str) -> None:
     assert set(experiment.paper) <= arms
     keys = {column.key for column in experiment.columns}
     assert {key for figures in experiment.paper.values() for key in figures} <= keys
+
+
+def test_a_process_may_compile_every_model_of_a_study() -> None:
+    """Beyond the limit layers run uncompiled, and nobody is told."""
+    arms = [arm for experiment, _ in FOUND.values() for arm in experiment.arms(SCALES["gpu"])]
+    models = {json.dumps(arm.settings["model"], sort_keys=True) for arm in arms if "model" in arm.settings}
+    assert 100 < len(models) < KINDS
 
 
 def test_two_of_one_name_are_refused(tmp_path: Path) -> None:

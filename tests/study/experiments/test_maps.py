@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 
 from reluformer.study.bench import Bench
@@ -36,3 +38,10 @@ def test_heads_that_differ_most_are_listed_and_drawn(results: dict[str, dict], b
             assert mean == pytest.approx(results[name][key], abs=6e-4)
     picture = bench.work.parent / results["side by side"]["pictures"][0]
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_another_corpus_has_a_picture_of_its_own(results: dict[str, dict], bench: Bench) -> None:
+    arm = maps.arms(bench.scale)[-1]
+    other = dataclasses.replace(bench, corpus=dataclasses.replace(bench.corpus, key="other"))
+    assert maps.run(arm, 0, other)["pictures"] != results["side by side"]["pictures"]
+    assert maps.run(arm, 0, bench)["pictures"] == results["side by side"]["pictures"]

@@ -1,9 +1,12 @@
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor
 
 from reluformer.models import ReLUFormerForCausalLM, ReLUFormerLanguageConfig
 from reluformer.study.experiment import Diverged
+from reluformer.study.language import training
 from reluformer.study.language.training import Course, mean_gate, score_language, train_language
 
 COURSE = Course(steps=30, length=8, batch=8, lr=1e-2, points=3)
@@ -28,6 +31,21 @@ def test_learns_a_text_and_says_how() -> None:
     assert curve[-1]["seconds"] > curve[0]["seconds"] > 0
     again = train_language(make(), text(), text()[:50], COURSE, seed=0)
     assert [point["nll"] for point in again] == [point["nll"] for point in curve]
+
+
+def test_the_time_is_that_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is behind the host: to read the loss is to wait for it."""
+    now = 0.0
+
+    def wait(_: float) -> bool:
+        nonlocal now
+        now += 5.0
+        return True
+
+    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(training, "math", SimpleNamespace(isfinite=wait))
+    curve = train_language(make(), text(), text()[:50], COURSE, seed=0)
+    assert [point["seconds"] for point in curve] == [5.0, 10.0, 15.0]
 
 
 def test_a_loss_that_is_no_number_is_told() -> None:

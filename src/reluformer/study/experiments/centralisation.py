@@ -11,9 +11,10 @@ MEASURES = ("top", "effective", "entropy", "zeros", "anisotropy", "variance_rati
 
 
 def arms(scale: Scale) -> list[Arm]:
-    """The same as theirs, so that nothing is trained twice."""
+    """Those of ``slots``, so that nothing is trained twice, and the temperatures of ``ffn``, with as many updates."""
     cooled = [arm for arm in ffn.arms(scale) if "temperature" in arm.name]
-    return slots.arms(scale) + [Arm(f"{arm.name}, FFN", arm.settings, seeds=arm.seeds) for arm in cooled]
+    recipe = slots.recipe_of(scale)
+    return slots.arms(scale) + [Arm(f"{arm.name}, FFN", arm.settings | recipe, seeds=arm.seeds) for arm in cooled]
 
 
 def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:

@@ -106,7 +106,7 @@ EXPERIMENT = Experiment(
     ),
     plots=(
         Plot("d-BLEU and length", "d_bleu", "tokens", "d-BLEU", log_x=True),
-        Plot("d-BLEU ahead of the Transformer", "d_bleu_lead", "tokens", "difference", log_x=True),
+        Plot("d-BLEU ahead of the twin", "d_bleu_lead", "tokens", "difference", log_x=True),
         Plot("Speed and length", "tokens_per_second", "tokens", "tokens/s", log_x=True),
         Plot("Memory and length", "peak_gib", "tokens", "GPU memory, GiB", log_x=True),
     ),

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from reluformer.data.dataset import PackedDataset
+from reluformer.data.files import hash_of
 from reluformer.report import AttentionMap, attention_maps
 from reluformer.study.bench import Bench
 from reluformer.study.experiment import Arm, Claim, Column, Experiment
@@ -42,7 +43,10 @@ def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
     models = arm.settings.get("models", {arm.name: arm.settings})
     looks = {name: _look(bench, model, seed, length, site) for name, model in models.items()}
     if len(looks) > 1:
-        return _side_by_side(looks, bench.work.parent / "maps" / f"side-by-side-{seed}.png", bench.work.parent)
+        key = hash_of(
+            [arm.settings, bench.scale.key(), bench.corpus.key]
+        )  # a folder may hold several scales and corpora
+        return _side_by_side(looks, bench.work.parent / "maps" / f"side-by-side-{seed}-{key}.png", bench.work.parent)
     (look,) = looks.values()
     return asdict(mean_head(look.heads)) | {
         "tokens": len(look.dull),

@@ -68,8 +68,9 @@ def train_language(
         optimiser.step()
         schedule.step()
         if step % max(1, course.steps // course.points) == 0 or step == course.steps:
+            finite = math.isfinite(float(loss.detach()))  # when the device has come so far
             seconds += time.monotonic() - mark
-            if not math.isfinite(float(loss.detach())):
+            if not finite:
                 raise Diverged("the loss is not a number", {"curve": curve})
             losses = score_language(model, valid, course.length, course)
             curve.append({"step": step, "nll": float(losses.mean()), "seconds": seconds})

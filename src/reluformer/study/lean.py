@@ -1,0 +1,24 @@
+"""Room on the disk: what makes a checkpoint large is kept of the last one alone."""
+
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers.trainer import OPTIMIZER_NAME
+
+from reluformer.training.checkpoints import CheckpointFolder
+
+
+class LeanCheckpoints(TrainerCallback):
+    """Removes the optimiser's state, two thirds of a checkpoint, once there is a newer one.
+
+    A run goes on from its last; those before it are there to be averaged.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self.checkpoints = CheckpointFolder(run / "checkpoints")
+
+    def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Look through those before the one that was just written."""
+        for step in self.checkpoints.steps()[:-1]:
+            (self.checkpoints.path(step) / OPTIMIZER_NAME).unlink(missing_ok=True)
