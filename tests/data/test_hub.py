@@ -73,7 +73,7 @@ def test_refuses(datasets, tmp_path: Path) -> None:
 
 def test_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(DataError, match="hf:opus needs datasets: pip install datasets"):
+    with pytest.raises(DataError, match=r"hf:opus needs datasets: pip install \"reluformer\[datasets\]\""):
         read("hf:opus")
 
 

@@ -92,6 +92,7 @@ def test_what_is_missing_is_named(tmp_path):
     ("text", "message"),
     [
         ("a: [1", r"recipe\.yaml:1 is not YAML"),
+        ("out: y\noptimiser:\n  lr: 1\n  lr: 2\n", r"recipe\.yaml:4 is not YAML: lr is there twice"),
         ("- 1\n- 2\n", r"recipe\.yaml must hold a mapping of settings, got list"),
     ],
 )

@@ -51,7 +51,7 @@ def load(item: str) -> Any:
         import datasets  # type: ignore[import-untyped,import-not-found]
         from huggingface_hub.utils import logging
     except ModuleNotFoundError as error:
-        raise DataError(f"hf:{item} needs datasets: pip install datasets") from error
+        raise DataError(f'hf:{item} needs datasets: pip install "reluformer[datasets]"') from error
     name, options = _parse(item)
     split = options.get("split", "train")
     datasets.disable_progress_bars()

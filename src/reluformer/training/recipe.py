@@ -161,7 +161,7 @@ def read_recipe(path: Path, changes: Sequence[str] = ()) -> Recipe:
     """The recipe in a YAML file, with changes ``key=value`` applied; a ValueError says what is wrong and where."""
     check_readable(path)
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), _Strict)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{path}:{mark.line + 1}" if mark else str(path)
@@ -175,6 +175,19 @@ def read_recipe(path: Path, changes: Sequence[str] = ()) -> Recipe:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return recipe
+
+
+class _Strict(yaml.SafeLoader):
+    """To which a key that stands twice is an error, where YAML takes the last."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if key.value in seen:
+                problem = f"{key.value} is there twice"
+                raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 def to_yaml(recipe: Recipe) -> str:

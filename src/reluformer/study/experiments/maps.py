@@ -43,9 +43,7 @@ def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
     models = arm.settings.get("models", {arm.name: arm.settings})
     looks = {name: _look(bench, model, seed, length, site) for name, model in models.items()}
     if len(looks) > 1:
-        key = hash_of(
-            [arm.settings, bench.scale.key(), bench.corpus.key]
-        )  # a folder may hold several scales and corpora
+        key = hash_of([arm.settings, bench.scale.key(), bench.corpus.key])  # a folder may hold several
         return _side_by_side(looks, bench.work.parent / "maps" / f"side-by-side-{seed}-{key}.png", bench.work.parent)
     (look,) = looks.values()
     return asdict(mean_head(look.heads)) | {
