@@ -32,6 +32,7 @@ def test_an_unknown_name_is_refused():
 def test_a_name_that_needs_the_toolkit_says_so(monkeypatch):
     for module in [m for m in sys.modules if m.startswith("reluformer.models")]:
         monkeypatch.delitem(sys.modules, module)
+    monkeypatch.delitem(vars(reluformer), "ReLUFormerConfig", raising=False)
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ModuleNotFoundError, match=r'reluformer\.ReLUFormerConfig needs transformers: pip install "'):
         _ = reluformer.ReLUFormerConfig

@@ -11,7 +11,7 @@ from reluformer.memory.activations import FUSED, NORMALISED, require
 from reluformer.memory.constant import with_constant
 from reluformer.memory.dispatch import look_up
 from reluformer.memory.forgetting import ForgetGate, pack, unpack
-from reluformer.memory.lookup import Lookup, changed, up_to
+from reluformer.memory.lookup import Lookup, changed, joined, up_to
 from reluformer.memory.norms import RMSNorm, output_norm
 from reluformer.memory.persistent import PersistentMemory
 from reluformer.memory.projections import project
@@ -126,7 +126,7 @@ class Attention(nn.Module):
             x, context, key_mask=key_mask, attn_mask=attn_mask, limit=limit, rotate=rotate, store=store, carry=carry
         )
         if self.observer is not None:
-            self.observer(call)
+            self.observer(joined(call))
         queries, keys = call.q.shape[0], call.k.shape[0]
         if queries != keys and (store is None or not keys or queries % keys):
             raise ValueError(f"context must have as many sequences as x, {queries}, got {keys}")
@@ -186,25 +186,29 @@ class Attention(nn.Module):
         k, v = make() if store is None else store(make)
         if log_forget is not None and store is not None:
             k, log_forget = unpack(k, self.head_dim, self.heads)
-        keys = (k.shape[0], k.shape[2])
-        if key_mask is not None and store is None and key_mask.shape != keys:
-            raise ValueError(f"key_mask must have shape (B, M) = {keys}, got {tuple(key_mask.shape)}")
+        shape = (k.shape[0], k.shape[2])
+        if key_mask is not None and store is None and key_mask.shape != shape:
+            raise ValueError(f"key_mask must have shape (B, M) = {shape}, got {tuple(key_mask.shape)}")
         if key_mask is not None and key_mask.shape[1] < k.shape[2]:
             key_mask = F.pad(key_mask, (0, k.shape[2] - key_mask.shape[1]))  # room that is not used yet
         if log_forget is not None and key_mask is not None:
             log_forget = log_forget.masked_fill(~key_mask[:, None], 0.0)  # padding makes nothing fade
         if limit is not None and self.slots is not None:
             attn_mask, limit = up_to(limit, k.shape[2]), None
+        slots = None
         if self.slots is not None:
-            k, v, key_mask, attn_mask = self.slots(k, v, key_mask, attn_mask)
-            k = with_constant(k) if self.constant else k
-            v = with_constant(v) if self.counted else v
+            keys, values = self.slots(k.dtype)  # (Hk, S, D)
+            slots = (
+                with_constant(keys) if self.constant else keys,
+                with_constant(values) if self.counted else values,
+            )
         if attn_mask is not None:
             attn_mask = attn_mask.expand(*attn_mask.shape[:2], q.shape[2], k.shape[2])
         return Lookup(
             q, k, v, self.settings, gamma=self.gamma(), bias=self.bias,
             causal=self.causal and attn_mask is None and limit is None,
             key_mask=key_mask, attn_mask=attn_mask, limit=limit, log_forget=log_forget, counted=self.counted,
+            slots=slots,
         )  # fmt: skip
 
     def _look_up(self, call: Lookup, **measured: Any) -> tuple[Tensor, AttentionStats | None]:

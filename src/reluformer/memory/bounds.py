@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from reluformer.memory.activations import FUSED
 from reluformer.memory.attention import Attention
 from reluformer.memory.feedforward import KeyValueMemory
+from reluformer.memory.lookup import with_slots
 from reluformer.memory.settings import MemorySettings
 from reluformer.ops.bounds import relu_bounds, relu_mass_bounds, softmax_bounds
 from reluformer.ops.intervals import EPS, WIDE, Interval, add, affine, products, scaled, total
@@ -70,11 +71,11 @@ def attention_bounds(
     v = _split(affine(source, folded.weight, folded.bias, folded.weight_error), attention.heads)  # (B, H, M, width)
     v = add(v, Interval(-folded.bias_error, folded.bias_error).map(lambda t: t.view(attention.heads, 1, -1)))
     if attention.slots is not None:
-        batch, slots = x.shape[0], attention.slots
+        batch, slots, m = x.shape[0], attention.slots, source.lower.shape[1]
         keys = slots.keys.to(WIDE).repeat_interleave(groups, 0).expand(batch, -1, -1, -1)
         k = _beside(Interval.of(keys), k)
         v = _beside(_slot_values(attention, batch), v)
-        key_mask, attn_mask = slots.seen(key_mask, k.shape[2]), slots.seen(attn_mask, k.shape[2])
+        key_mask, attn_mask = (with_slots(mask, m, slots.slots) for mask in (key_mask, attn_mask))
     heads = lookup_bounds(
         q, k, v, settings, gamma=attention.gamma(), bias=attention.bias, causal=attention.causal and attn_mask is None,
         key_mask=key_mask, attn_mask=attn_mask,

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from reluformer.memory.activations import FUSED
+from reluformer.memory.beside import beside_slots, is_better
 from reluformer.memory.forgetting import decay
 from reluformer.memory.fused import few_rows, fused_attention
-from reluformer.memory.lookup import Lookup, bias_by_channel, changed, up_to
+from reluformer.memory.lookup import Lookup, bias_by_channel, changed, joined, up_to
 from reluformer.memory.softmax import softmax_attention
 from reluformer.memory.weights import write_out
 from reluformer.ops import AttentionStats
@@ -24,7 +25,11 @@ def look_up(
 ) -> tuple[Tensor, AttentionStats | None]:
     """The sums ``(B, Hq, N, D)`` and, if asked, their statistics: of the first ``stats_batch`` sequences, or of all."""
     settings, n = call.settings, call.q.shape[2]
+    if call.slots is not None and not is_better(call, return_stats):
+        call = joined(call)
     few = _is_few(call, return_stats)
+    if call.slots is not None:
+        return beside_slots(call, few, return_stats, stats_batch, backend)
     if call.q.dtype == torch.float16 and FUSED.get(settings.activation, 1) > _most_in_half(call, few):
         with torch.autocast(call.q.device.type, enabled=False):
             out, stats = look_up(_in_float32(call), return_stats=return_stats, stats_batch=stats_batch, backend=backend)

@@ -12,6 +12,7 @@ weights.py computes just this; dispatch.py has faster ways to the sums.
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from reluformer.memory.constant import with_bias
@@ -38,6 +39,7 @@ class Lookup(NamedTuple):
         log_forget: Logarithms of the forget gates, ``(B, Hq, M)``.
         counted: Whether the first channel of every value is 1, and hence that of a sum the mass of its row: division by
             the mass needs no statistics then.
+        slots: Keys and values ``(Hk, S, D)`` beside those of the sequences, which all queries see.
     """
 
     q: Tensor
@@ -53,6 +55,7 @@ class Lookup(NamedTuple):
     limit: Tensor | None = None
     log_forget: Tensor | None = None
     counted: bool = False
+    slots: tuple[Tensor, Tensor] | None = None
 
 
 def changed(call: Lookup, **fields: Any) -> Lookup:
@@ -76,6 +79,28 @@ def bias_by_channel(call: Lookup) -> Lookup:
     if call.bias is None or call.settings.centred or not call.settings.constant_channel:
         return call
     return changed(call, q=with_bias(call.q, call.bias, scale_of(call)), bias=None)
+
+
+def joined(call: Lookup) -> Lookup:
+    """The same with a copy of the slots before the keys of every sequence.
+
+    Causal queries, aligned with the last key, see all of them there.
+    """
+    if call.slots is None:
+        return call
+    batch, _, m, _ = call.k.shape
+    slots = call.slots[0].shape[1]
+    k, v = (
+        torch.cat([shared.expand(batch, -1, -1, -1), own], dim=2)
+        for shared, own in zip(call.slots, (call.k, call.v), strict=True)
+    )
+    masks = {name: with_slots(getattr(call, name), m, slots) for name in ("key_mask", "attn_mask")}
+    return changed(call, k=k, v=v, slots=None, **masks)
+
+
+def with_slots(mask: Tensor | None, m: int, slots: int) -> Tensor | None:
+    """A mask ``(..., M)``, which may broadcast over the keys, that shows so many slots before them, too."""
+    return None if mask is None else F.pad(mask.expand(*mask.shape[:-1], m), (slots, 0), value=True)
 
 
 def up_to(limit: Tensor, m: int) -> Tensor:
@@ -107,7 +132,8 @@ def count_of(call: Lookup) -> Tensor:
     if attn_mask is not None:
         attn_mask = attn_mask.expand(*attn_mask.shape[:2], n, m)
     count = count_visible(_band(call), n, m, call.key_mask, attn_mask, call.q.device)
-    return count[..., None].to(wide_dtype(call))
+    slots = 0 if call.slots is None else call.slots[0].shape[1]
+    return (count[..., None] + slots).to(wide_dtype(call))
 
 
 def row_factor(call: Lookup, count: Tensor) -> Tensor:
