@@ -16,7 +16,6 @@ from reluformer.study.bench import Bench
 from reluformer.study.scoring import TRANSLATIONS, compare_translations, most_cost, report_on, validation_batch
 from reluformer.training.batching import CostBatches
 from reluformer.translation.loading import load_model
-from reluformer.translation.translator import Translator
 
 
 def test_two_models_are_compared_by_sacrebleus_paired_bootstrap(bench: Bench, tmp_path: Path) -> None:
@@ -56,22 +55,6 @@ def test_self_attention_is_also_measured_by_itself(bench: Bench) -> None:
     assert trained.result["self_top"] == pytest.approx(sum(x.live * x.top_0_2_percent for x in heads) / rows, rel=1e-4)
     assert trained.result["self_entropy"] > trained.result["entropy"]
     assert "ffn_top" not in trained.result
-
-
-def test_what_had_to_be_trained_in_parts_is_scored_in_parts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    costs: list[int] = []
-    losses, translate = scoring.target_losses, Translator.translate
-
-    def seen(translator: Translator, *args: Any) -> Any:
-        costs.append(translator.cost)
-        return translate(translator, *args)
-
-    monkeypatch.setattr(scoring, "target_losses", lambda *x: (costs.append(x[-1]), losses(*x))[1])
-    monkeypatch.setattr(Translator, "translate", seen)
-    whole = bench.train_and_score({}, 5)
-    parts = bench.train_and_score({}, 5, batches={"cost": 64, "accumulate": 4})
-    assert costs == [256, 8192, 64, 2048]
-    assert parts["steps"] == whole["steps"]
 
 
 @pytest.mark.parametrize(("room", "usual", "windows"), [(3276, 1, 16), (409, 26, 106)])

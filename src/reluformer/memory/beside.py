@@ -96,13 +96,15 @@ def _add(call: Lookup, return_stats: ReturnStats, backend: Backend) -> tuple[Ten
         return own + _apart(shared, b), None
     (out, first), (rest, second) = own, shared
     second = [_apart(x, b) if x.dim() > 1 else x for x in second]
-    mass, entropy, active = zip(first, second, strict=True)
-    r_log_r = [
-        r * (r.clamp_min(TINY).log() - h) for r, h in zip(mass, entropy, strict=True)
-    ]  # what H = log R - E / R is of
-    total = mass[0] + mass[1]
-    stats = AttentionStats(total, entropy_from_sums(total, r_log_r[0] + r_log_r[1]), active[0] + active[1])
-    return out + _apart(rest, b), stats
+    (mass, entropy, active), (more, its_entropy, others) = first, second
+    total = mass + more
+    r_log_r = _r_log_r(mass, entropy) + _r_log_r(more, its_entropy)
+    return out + _apart(rest, b), AttentionStats(total, entropy_from_sums(total, r_log_r), active + others)
+
+
+def _r_log_r(mass: Tensor, entropy: Tensor) -> Tensor:
+    """The sum that an entropy was made of, see :func:`~reluformer.ops.statistics.entropy_from_sums`."""
+    return mass * (mass.clamp_min(TINY).log() - entropy)
 
 
 def _few_rows(call: Lookup) -> Tensor:

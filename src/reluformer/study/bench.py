@@ -183,7 +183,7 @@ class Bench:
             "tokens_per_second": speed_of(folder / "log.jsonl", earlier),
             "peak_gib": peak.gib,
         }
-        result |= score_model(outcome.model, self.corpus, self.scale, length, recipe.batches.cost)
+        result |= score_model(outcome.model, self.corpus, self.scale, length)
         return {"diverged": self._why_diverged(result["nll"], points), "result": result}
 
     def _why_diverged(self, nll: float, points: list[dict[str, float]]) -> str:

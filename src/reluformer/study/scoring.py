@@ -35,16 +35,13 @@ MEASURES = {
 }  # fmt: skip
 
 
-def score_model(folder: Path, corpus: Corpus, scale: Scale, length: int, cost: int) -> dict[str, Any]:
-    """Everything about the model in a folder; translations are kept beside it.
-
-    ``cost`` is that of the batches it was trained on: where these had to be smaller, so have those here.
-    """
+def score_model(folder: Path, corpus: Corpus, scale: Scale, length: int) -> dict[str, Any]:
+    """Everything about the model in a folder; translations are kept beside it."""
     model, tokenizer = load_model(folder, precision="fp32")
     bf16 = uses_bf16("auto", model.device)  # as in training
     examples = PackedDataset(corpus.folder, "valid", length)
     with torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
-        losses = target_losses(model, examples, cost)
+        losses = target_losses(model, examples, scale.cost)
     result: dict[str, Any] = {"nll": mean_loss(losses)}
     if length:
         result |= losses_by_position(losses, document_starts(examples))
@@ -52,7 +49,7 @@ def score_model(folder: Path, corpus: Corpus, scale: Scale, length: int, cost: i
     model = model.bfloat16() if bf16 else model
     documents = test_documents(corpus, scale)
     translator = Translator(model, tokenizer, length=length, beam=scale.beam)
-    translator.cost = max(1, most_cost(translator) * cost // scale.cost)
+    translator.cost = most_cost(translator)
     began = time.monotonic()
     hypotheses = list(translator.translate([document.source for document in documents]))
     seconds = time.monotonic() - began

@@ -18,14 +18,3 @@ def test_centralisation_trains_the_temperatures_alone_and_no_longer_than_the_oth
     own = [arm for arm in centralisation.arms(scale) if (arm.settings, arm.seeds) not in trained]
     assert [arm.settings["model"]["ffn"]["temperature"] for arm in own] == list(scale.temperatures)
     assert all(arm.settings["recipe"] == {"steps": slots.SHARE} for arm in own)
-
-
-def test_batches_beside_many_slots_come_in_parts() -> None:
-    """Every sequence has keys and values of its own beside them: 1600 short ones would fill four GPUs."""
-    scale = SCALES["gpu"]
-    recipes = {arm.name: arm.settings["recipe"] for arm in slots.arms(scale)}
-    for name, parts in (("ReLU, key-value, 2048", 4), ("softmax, key-value, 16384", 16)):
-        assert recipes[name]["batches"] == {"cost": scale.cost // parts, "accumulate": parts}
-    for name in ("ReLU, key-value, 512", "ReLU, FFN, 16384"):
-        assert "batches" not in recipes[name]
-    assert all("recipe" not in arm.settings for arm in slots.arms(SCALES["laptop"]))  # as its cells were kept

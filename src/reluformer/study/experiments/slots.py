@@ -10,16 +10,14 @@ from reluformer.study.scales import Scale
 PLACES = ("FFN", "key-value")
 REPEATED = (512, 2048, 4096)  # numbers of slots that are worth several seeds; the others show the course of a curve
 SHARE = 1 / 3  # of the updates at the large scale, which has 84 of these runs
-ROOM = 512  # slots beside which a GPU has room for a batch: every sequence has a copy of them, in every layer
-PARTS = 16  # that a batch is cut into at most, one after another
 
 
 def arms(scale: Scale) -> list[Arm]:
     """Three activations, two places, every number of slots."""
     return [
         Arm(
-            f"{name}, {place}, {slots}", {"model": model_of(name, place, slots)} | recipe_of(scale, place, slots),
-            slots, f"{name}, {place}", seeds=None if slots in REPEATED else 1,
+            f"{name}, {place}, {slots}", {"model": model_of(name, place, slots)} | recipe_of(scale), slots,
+            f"{name}, {place}", seeds=None if slots in REPEATED else 1,
         )
         for place in PLACES
         for slots in scale.slots
@@ -35,13 +33,9 @@ def model_of(name: str, place: str, slots: int) -> dict[str, Any]:
     return {"ffn": {"slots": 0}, "encoder_self": memory, "decoder_self": memory}
 
 
-def recipe_of(scale: Scale, place: str = "FFN", slots: int = 0) -> dict[str, Any]:
-    """At the large scale fewer updates, and beside many slots batches in parts, which make one update."""
-    if not scale.extras:
-        return {}
-    parts = min(slots // ROOM, PARTS) if place == "key-value" else 1
-    batches = {"batches": {"cost": scale.cost // parts, "accumulate": parts}} if parts > 1 else {}
-    return {"recipe": {"steps": SHARE} | batches}
+def recipe_of(scale: Scale) -> dict[str, Any]:
+    """At the large scale, fewer updates."""
+    return {"recipe": {"steps": SHARE}} if scale.extras else {}
 
 
 def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
