@@ -100,20 +100,28 @@ def test_a_step_of_decoding(settings, sight, n):
     torch.testing.assert_close(look_up(call)[0], look_up(joined(call))[0])
 
 
+def cast(call, dtype, device):
+    def to(x):
+        return x.detach().to(device, dtype).requires_grad_()
+
+    per_head = {name: x if x is None else x.to(device) for name, x in (("gamma", call.gamma), ("bias", call.bias))}
+    return call._replace(q=to(call.q), k=to(call.k), v=to(call.v), slots=tuple(map(to, call.slots)), **per_head)
+
+
 @pytest.mark.parametrize("settings", KINDS.values(), ids=KINDS)
-@torch.no_grad()
-def test_half_precision_errs_no_more_than_copies_do(settings):
-    """Against float64: at most twice the error of the copies' way, and a rounding."""
-    call = lookup(settings, sight=SIGHTS["causal"], n=40, m=40)
-    half = call._replace(
-        **{name: getattr(call, name).bfloat16() for name in "qkv"}, slots=tuple(x.bfloat16() for x in call.slots)
-    )
-    exact = half._replace(
-        **{name: getattr(half, name).double() for name in "qkv"}, slots=tuple(x.double() for x in half.slots)
-    )
-    right = look_up(joined(exact))[0]
-    mine, theirs = ((look_up(x)[0].double() - right).norm() / right.norm() for x in (half, joined(half)))
-    assert mine <= 2 * theirs + torch.finfo(torch.bfloat16).eps
+def test_half_precision_errs_no_more_than_copies_do(settings, device):
+    """Against float64, sums and gradients: at most twice the error of the copies' way, and a rounding."""
+    half = cast(lookup(settings, sight=SIGHTS["causal"], n=40, m=40, d=64), torch.bfloat16, device)
+    exact = cast(half, torch.float64, "cpu")
+
+    def run(call, copied):
+        out, _ = look_up(joined(call) if copied else call)
+        grad = torch.linspace(-1, 1, out.shape[-1], dtype=out.dtype, device=out.device).expand_as(out)
+        return [x.double().cpu() for x in (out, *torch.autograd.grad(out, [call.q, call.k, call.v, *call.slots], grad))]
+
+    for right, mine, theirs in zip(run(exact, True), run(half, False), run(half, True), strict=True):
+        error, allowed = ((x - right).norm() / right.norm() for x in (mine, theirs))
+        assert error <= 2 * allowed + torch.finfo(torch.bfloat16).eps
 
 
 @pytest.mark.parametrize(
