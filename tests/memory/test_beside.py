@@ -124,6 +124,19 @@ def test_half_precision_errs_no_more_than_copies_do(settings, device):
         assert error <= 2 * allowed + torch.finfo(torch.bfloat16).eps
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["half precision", "autocast"])
+@torch.no_grad()
+def test_large_scores_of_softmax(dtype):
+    """Of which the share of a sequence depends on the last digits, in kernels of half precision, too."""
+    call = lookup(SOFTMAX_ATTENTION, n=40, m=MANY)
+    call = cast(call._replace(q=10 * call.q), torch.bfloat16, "cpu")
+    right = look_up(joined(cast(call, torch.float64, "cpu")))[0]
+    call = cast(call, dtype, "cpu")
+    with torch.autocast("cpu", torch.bfloat16):
+        mine, theirs = ((look_up(x)[0].double() - right).norm() / right.norm() for x in (call, joined(call)))
+    assert mine <= 2 * theirs + torch.finfo(torch.bfloat16).eps
+
+
 @pytest.mark.parametrize(
     "call",
     [

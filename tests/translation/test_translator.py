@@ -1,6 +1,7 @@
 """Documents come back sentence for sentence, whatever the model does."""
 
 import random
+from collections import deque
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from reluformer.data.files import DataError
 from reluformer.data.packing import split_sentences
 from reluformer.data.tokenizer import EOS_ID, SEP_ID
 from reluformer.translation import translator as translator_module
+from reluformer.translation.engine import THREADS
 from reluformer.translation.translator import POOL, Translator, tidy
 from tests.translation import stubs
 from tests.translation.conftest import tiny_model
@@ -180,14 +182,16 @@ def test_the_model_can_go_on_training(tokenizer) -> None:
 
 def test_threads_are_those_that_there_are_cores_for(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
-    monkeypatch.setattr("reluformer.translation.engine.threads.cores_between", lambda *_: looked.append(1) or 1)
+    monkeypatch.setattr(THREADS, "seen", deque(maxlen=1))
+    monkeypatch.setattr(
+        "reluformer.translation.engine.threads.cores_between", lambda *_: looked.append(torch.get_num_threads()) or 1
+    )
     monkeypatch.setattr("reluformer.translation.engine.threads.PERIOD", 0.0)
     torch.set_num_threads(2)
-    translator = Translator(tiny_model(), tokenizer, length=0, beam=1)
-    assert translator.fewest_threads is None
-    list(translator.translate([["A sentence."]]))
+    list(Translator(tiny_model(), tokenizer, length=0, beam=1).translate([["A sentence."]]))
     assert len(looked) > 2  # in every step
-    assert (translator.fewest_threads, torch.get_num_threads()) == (1, 2)
+    assert looked[1:] == [1] * (len(looked) - 1)
+    assert torch.get_num_threads() == 2
 
 
 @pytest.mark.parametrize("fields", [{}, {"cross": {"norm": "layer"}}], ids=["engine", "generate"])

@@ -21,6 +21,7 @@ from reluformer.report.measure import memory_report
 from reluformer.report.records import MemoryReport
 from reluformer.report.watch import places
 from reluformer.translation.attention import window_batch, window_maps
+from reluformer.translation.engine import THREADS
 from reluformer.translation.progress import sentences_done
 from reluformer.translation.translator import Translator, Written
 
@@ -87,7 +88,7 @@ class Demonstration:
             model=name_of(folder),
             languages=languages_of(folder),
             settings=settings,
-            machine=at_work(translator.model.device, translator.fewest_threads),
+            machine=at_work(translator.model.device, THREADS.fewest),
             parameters=translator.model.num_parameters(),
             megabytes=sum(file.stat().st_size for file in folder.glob("*.safetensors")) / 1e6,
             dtype=translator.settings()["dtype"],

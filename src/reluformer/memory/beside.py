@@ -5,16 +5,16 @@ in its own. Sums by ReLU just add up. Under softmax the slots have one key more,
 own sequence: its score is the logarithm of their exponentials' sum, so that its weight is their share.
 """
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from reluformer.memory.activations import FUSED
+from reluformer.memory.fused import few_rows, fused_attention
 from reluformer.memory.lookup import (
     Lookup,
     bias_by_channel,
+    changed,
     count_of,
     over_mass,
     row_factor,
@@ -22,14 +22,18 @@ from reluformer.memory.lookup import (
     visible_keys,
     wide_dtype,
 )
-from reluformer.ops import AttentionStats, relu_attention
+from reluformer.memory.settings import MemorySettings
+from reluformer.memory.softmax import scaled
+from reluformer.ops import AttentionStats
 from reluformer.ops.attention import Backend, ReturnStats
 from reluformer.ops.statistics import TINY, entropy_from_sums
 
 MANY = 256  # slots from which on their copies are more trouble than a second lookup
 LONGEST = 1024  # keys of a sequence whose softmax is written out
-ROOM = 8  # channels for the score of the sequence, in parts: kernels take eight at a time
+PARTS = 3  # of the score of the sequence, a channel each,
+ROOM = 8  # of so many: kernels take eight at a time
 HIDDEN = -1e4  # that score where a query sees nothing of its own
+BARE = {name: MemorySettings(name, alpha=0.0, gamma="none") for name in FUSED}  # whose sums just add up
 
 
 def is_better(call: Lookup, return_stats: ReturnStats) -> bool:
@@ -47,16 +51,17 @@ def beside_slots(
 ) -> tuple[Tensor, AttentionStats | None]:
     """The sums of a lookup with slots and, if asked, their statistics; ``few`` rows in few launches."""
     if call.settings.activation == "softmax":
-        out = _softmax(call)
-        plain = call.settings.norm == "mass" or (call.settings.alpha == 0 and call.gamma is None)
-        return out if plain else out * row_factor(call, count_of(call)).to(out.dtype), None
+        return scaled(call, _softmax(call)), None
     call = bias_by_channel(call)
     by_mass = call.settings.norm == "mass"
     measured = return_stats or ("mass_entropy" if by_mass and not call.counted else False)
+    own, shared = _parts(call)
+    b = call.q.shape[0]
     if few and not measured:
-        out, stats = _few_rows(call), None
+        out, stats = few_rows(own, None) + _apart(few_rows(shared, None), b), None
     else:
-        out, stats = _add(call, measured, backend)
+        (first, its_stats), (rest, other_stats) = (fused_attention(x, measured, None, backend) for x in (own, shared))
+        out, stats = first + _apart(rest, b), _added(its_stats, other_stats, b)
     if by_mass:
         mass = stats.mass if stats is not None and not call.counted else out[..., 0].to(wide_dtype(call))
         out = over_mass(out, mass)
@@ -70,6 +75,30 @@ def beside_slots(
     return out, AttentionStats(*(x[:stats_batch] for x in stats))
 
 
+def _parts(call: Lookup) -> tuple[Lookup, Lookup]:
+    """A lookup in each sequence, and one of all queries in the slots; neither scales its sums."""
+    assert call.slots is not None
+    keys, values = call.slots
+    own = changed(call, settings=BARE[call.settings.activation], gamma=None, counted=False, slots=None)
+    together = _together(call.q)
+    return own, changed(own, q=together, k=keys[None], v=values[None], causal=False, key_mask=None, attn_mask=None)
+
+
+def _added(own: AttentionStats | None, shared: AttentionStats | None, b: int) -> AttentionStats | None:
+    """Statistics of rows whose keys are those of both."""
+    if own is None or shared is None:
+        return None
+    mass, entropy, active = (_apart(x, b) if x.dim() > 1 else x for x in shared)
+    total = own.mass + mass
+    r_log_r = _r_log_r(own.mass, own.entropy) + _r_log_r(mass, entropy)
+    return AttentionStats(total, entropy_from_sums(total, r_log_r), own.active + active)
+
+
+def _r_log_r(mass: Tensor, entropy: Tensor) -> Tensor:
+    """The sum that an entropy was made of, see :func:`~reluformer.ops.statistics.entropy_from_sums`."""
+    return mass * (mass.clamp_min(TINY).log() - entropy)
+
+
 def _together(q: Tensor) -> Tensor:
     """Queries ``(B, H, N, D)`` as those of one sequence, ``(1, H, B * N, D)``: a view, as models make them."""
     return q.transpose(1, 2).flatten(0, 1).transpose(0, 1)[None]
@@ -78,52 +107,6 @@ def _together(q: Tensor) -> Tensor:
 def _apart(x: Tensor, b: int) -> Tensor:
     """Rows ``(1, H, B * N, ...)`` of all queries as those of each sequence, ``(B, H, N, ...)``."""
     return x[0].reshape(x.shape[1], b, -1, *x.shape[3:]).transpose(0, 1)
-
-
-def _add(call: Lookup, return_stats: ReturnStats, backend: Backend) -> tuple[Tensor, AttentionStats | None]:
-    """Sums of powers of ReLU and what these statistics are of, neither scaled."""
-    assert call.slots is not None
-    keys, values = call.slots
-    options: dict[str, Any] = {
-        "alpha": 0.0, "power": FUSED[call.settings.activation], "bias": call.bias, "scale": scale_of(call),
-        "backend": backend, "return_stats": return_stats,
-    }  # fmt: skip
-    seen: dict[str, Any] = {"causal": call.causal, "key_padding_mask": call.key_mask, "attn_mask": call.attn_mask}
-    b = call.q.shape[0]
-    own: Any = relu_attention(call.q, call.k, call.v, **seen, **options)
-    shared: Any = relu_attention(_together(call.q), keys[None], values[None], **options)
-    if not return_stats:
-        return own + _apart(shared, b), None
-    (out, first), (rest, second) = own, shared
-    second = [_apart(x, b) if x.dim() > 1 else x for x in second]
-    (mass, entropy, active), (more, its_entropy, others) = first, second
-    total = mass + more
-    r_log_r = _r_log_r(mass, entropy) + _r_log_r(more, its_entropy)
-    return out + _apart(rest, b), AttentionStats(total, entropy_from_sums(total, r_log_r), active + others)
-
-
-def _r_log_r(mass: Tensor, entropy: Tensor) -> Tensor:
-    """The sum that an entropy was made of, see :func:`~reluformer.ops.statistics.entropy_from_sums`."""
-    return mass * (mass.clamp_min(TINY).log() - entropy)
-
-
-def _few_rows(call: Lookup) -> Tensor:
-    """The same sums, without statistics, written out."""
-    assert call.slots is not None
-    keys, values = call.slots
-    own = _written_out(call, call.q, call.k, call.v, visible_keys(call))
-    shared = _written_out(call, _together(call.q), keys[None], values[None], None)
-    return own + _apart(shared, len(call.q))
-
-
-def _written_out(call: Lookup, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> Tensor:
-    weights = _scores(q, k) * scale_of(call)  # (B, H, N, M)
-    if call.bias is not None:
-        weights = weights + call.bias.to(weights.dtype)[:, None, None]
-    weights = weights.relu() ** FUSED[call.settings.activation]
-    if visible is not None:
-        weights = weights.masked_fill(~visible, 0.0)
-    return _sums(weights, v)
 
 
 def _softmax(call: Lookup) -> Tensor:
@@ -138,12 +121,15 @@ def _softmax(call: Lookup) -> Tensor:
         scores = scores.masked_fill(~visible, HIDDEN)
     own = _sums(scores.softmax(-1).to(call.v.dtype), call.v)
     score = scores.logsumexp(-1, keepdim=True) / scale  # (B, H, N, 1)
-    high = score.to(q.dtype)  # two numbers of half precision are as good as one of twice that
-    channels = [high, (score - high.to(wide)).to(q.dtype)]
-    q = F.pad(torch.cat([q, *channels], dim=-1), (0, ROOM - len(channels)))
+    channels = []
+    for _ in range(PARTS - 1):  # in numbers that are exact in half precision, since that may be all that a kernel takes
+        channels.append(score.bfloat16().to(wide))
+        score = score - channels[-1]
+    channels = [x.to(q.dtype) for x in (*channels, score)]
+    q = F.pad(torch.cat([q, *channels], dim=-1), (0, ROOM - PARTS))
     keys, values = (F.pad(x, (0, ROOM, 0, 1)) for x in (keys, values))  # (Hk, S + 1, D + ROOM)
     sequence = torch.zeros_like(keys[:, -1:])
-    sequence[..., d : d + len(channels)] = 1
+    sequence[..., d : d + PARTS] = 1
     keys = torch.cat([keys[:, :-1], sequence], dim=1)
     values = torch.cat([values[:, :-1], sequence], dim=1)
     grouped = q.shape[1] != keys.shape[0]

@@ -14,7 +14,11 @@ MASKED = [SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]  # cuDNN takes masks 
 
 def softmax_attention(call: Lookup, fades: Tensor | None) -> Tensor:
     """The sums of a softmax memory, which ``fades (B, Hq, N, M)`` if it forgets."""
-    out = _attend(call, fades)
+    return scaled(call, _attend(call, fades))
+
+
+def scaled(call: Lookup, out: Tensor) -> Tensor:
+    """The sums of rows that sum to one, by the factors of the memory, if it has any."""
     if call.settings.norm == "mass" or (call.settings.alpha == 0 and call.gamma is None):
         return out
     return out * row_factor(call, count_of(call)).to(out.dtype)

@@ -17,7 +17,7 @@ from reluformer.data.packing import join_sentences, split_sentences
 from reluformer.data.tokenizer import EOS_ID, PAD_ID, SEP, SEP_ID, encode
 from reluformer.pretrained import languages_of
 from reluformer.training.batching import CostBatches
-from reluformer.translation.engine import Engine, beam_search, greedy_search, obstacle
+from reluformer.translation.engine import THREADS, Engine, beam_search, greedy_search, obstacle
 from reluformer.translation.formats import is_text
 from reluformer.translation.windows import Window, split_overlong, windows_of
 
@@ -201,11 +201,6 @@ class Translator:
             "dtype": "int8" if self.integers else str(self.model.dtype).removeprefix("torch."),
         }
 
-    @property
-    def fewest_threads(self) -> int | None:
-        """With which it has worked so far, on a CPU: not all of PyTorch's where the machine was busy."""
-        return None if self._engine is None else self._engine.threads.fewest
-
     def most_new(self, tokens: int) -> int:
         """How many tokens the translation of so many may have.
 
@@ -222,7 +217,7 @@ class Translator:
             floats = "bf16" if self.model.dtype == torch.bfloat16 else "fp32"
             self._engine = Engine(self.model, "int8" if self.integers else floats)
         limits = [self.most_new(len(x)) for x in sources]
-        with torch.inference_mode(), self._engine.threads:
+        with torch.inference_mode(), THREADS:
             if self.beam == 1:
                 return greedy_search(self._engine, sources, limits)
             return beam_search(self._engine, sources, limits, self.beam, self.length_penalty)

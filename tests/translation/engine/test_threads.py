@@ -1,6 +1,7 @@
 """Threads on a machine that others use, too. What others do is told by clocks; PyTorch's threads are real."""
 
 import os
+import threading
 import time
 
 import pytest
@@ -89,6 +90,28 @@ def test_caller_has_them_back_after_an_error(machine):
     machine.passes()
     with pytest.raises(KeyboardInterrupt), Threads():
         raise KeyboardInterrupt
+    assert torch.get_num_threads() == 4
+
+
+def test_threads_of_a_program_do_not_mind_each_other(machine):
+    """Whoever begins while another is at it gives back what it had itself."""
+    machine.others = 3.0
+    machine.passes()
+    threads = Threads()
+    had: list[int] = []
+
+    def search():
+        torch.set_num_threads(3)
+        with threads:
+            had.append(torch.get_num_threads())
+        had.append(torch.get_num_threads())
+
+    with threads:
+        other = threading.Thread(target=search)
+        other.start()
+        other.join()
+        assert had == [1, 3]
+        assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 4
 
 

@@ -7,5 +7,6 @@ each step. Here a step is a handful of calls per layer, matrices may be int8, an
 from reluformer.translation.engine.model import Engine
 from reluformer.translation.engine.obstacles import obstacle
 from reluformer.translation.engine.search import beam_search, greedy_search
+from reluformer.translation.engine.threads import THREADS
 
-__all__ = ["Engine", "beam_search", "greedy_search", "obstacle"]
+__all__ = ["THREADS", "Engine", "beam_search", "greedy_search", "obstacle"]

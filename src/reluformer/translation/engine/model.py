@@ -14,7 +14,7 @@ from reluformer.translation.engine.attention import OwnAttention, Reading, Sourc
 from reluformer.translation.engine.keys import TreeKeys
 from reluformer.translation.engine.layers import FeedForward, normer
 from reluformer.translation.engine.obstacles import obstacle
-from reluformer.translation.engine.threads import Threads
+from reluformer.translation.engine.threads import THREADS
 
 FLOATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
@@ -39,7 +39,7 @@ class Engine:
         if integers and not can_multiply_integers():
             raise ValueError("precision int8: this PyTorch has no int8 matrices for this CPU; there are fp32 and bf16")
         make = integer_linear if integers else partial(float_linear, dtype=FLOATS[precision])
-        self.config, self.precision, self.threads = model.config, precision, Threads()
+        self.config, self.precision = model.config, precision
         self.kept = torch.bfloat16 if precision != "fp32" and multiplies_bf16() else torch.float32
         self.compiled = compiled = compiled and native.library() is not None
         self._versions = _versions(model)
@@ -101,7 +101,7 @@ class Decoding:
     def step(self, tokens: Tensor) -> Tensor:
         """Logits ``(S * beam, V)`` of what follows these tokens ``(S * beam,)``, one more of each hypothesis."""
         engine = self.engine
-        engine.threads.follow()
+        THREADS.follow()
         x = engine.write_positions.add(engine.embeddings[tokens], self.position, 1)
         turn = engine.write_positions.turn(self.position, engine.head_dim)
         self.position += 1

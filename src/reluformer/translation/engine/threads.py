@@ -6,6 +6,7 @@ have been ten to a hundred times as slow as one.
 """
 
 import os
+import threading
 import time
 from collections import deque
 from types import TracebackType
@@ -26,10 +27,11 @@ class Clocks(NamedTuple):
     own: float
 
 
-class Threads:
+class Threads(threading.local):
     """PyTorch's threads while somebody translates: as many as the caller had at the most, who gets them back.
 
-    Fewer are taken at once, more only when there were cores for them all the while, :data:`PERIODS` long.
+    Fewer are taken at once, more only when there were cores for them all the while, :data:`PERIODS` long. How many
+    there are is a matter of the thread that calls PyTorch, and so is all that is here.
     """
 
     def __init__(self) -> None:
@@ -87,3 +89,4 @@ def clocks() -> Clocks | None:
 
 
 _BEGAN = clocks()  # so that what happens while a model is loaded says something about the first step
+THREADS = Threads()
