@@ -1,8 +1,7 @@
 """How many threads a step is worth: as many as there are cores to be had, which on a busy machine is fewer than it has.
 
 The threads of a step wait for each other dozens of times. Where another program holds the core of one of them, all wait
-until the scheduler takes turns: milliseconds, for microseconds of work. On two cores, one of them taken, two threads
-have been ten to a hundred times as slow as one.
+until the scheduler takes turns: milliseconds, for microseconds of work. One thread is many times as fast then.
 """
 
 import os
