@@ -28,3 +28,12 @@ def test_everybody_runs_and_is_compared_with_the_twin(race, names):
 def test_contestants_are_of_one_size():
     sizes = {name: sum(p.numel() for p in make().parameters()) for name, make in models.models(LOAD).items()}
     assert max(sizes.values()) < 1.02 * min(sizes.values())
+
+
+def test_without_leaves_out_those_with_the_word_even_the_one_that_all_are_compared_with():
+    rows = models.training(LOAD, CPU, 0.001, 1, without=["marian", "Twin", "power", "regulariser"])
+    assert [(row.name, row.vs_twin, row.vs_marian) for row in rows] == [(RELU, None, None)]
+
+
+def test_the_names_are_those_of_the_contestants():
+    assert list(models.models(LOAD)) == list(models.NAMES)

@@ -22,6 +22,7 @@ from reluformer.bench.options import (
 
 Size = Annotated[str | None, typer.Option(help="preset: tiny, small or base; by default small")]
 Lengths = Annotated[str | None, typer.Option(help="of source and target, e.g. 512,1024,2048")]
+Without = Annotated[str, typer.Option(help="leave out contestants with these words in their names: marian,power")]
 
 
 def training(
@@ -30,6 +31,7 @@ def training(
     size: Size = None,
     lengths: Lengths = None,
     tokens: Annotated[int | None, typer.Option(min=1, help="target tokens per step")] = None,
+    without: Without = "",
     out: Out = None,
     quick: Quick = False,
 ) -> None:
@@ -38,7 +40,7 @@ def training(
     gpu = where.type == "cuda"
     default = [16] if quick else [512, 1024, 2048, 8192] if gpu else [128]
     budget = tokens or (131072 if gpu and not quick else 256)  # enough that launches do not take the time
-    _race_models("training", size, numbers_of("--lengths", lengths, default), budget, where, dtype, out, quick)
+    _race_models("training", size, numbers_of("--lengths", lengths, default), budget, where, dtype, without, out, quick)
 
 
 def generation(
@@ -48,6 +50,7 @@ def generation(
     lengths: Lengths = None,
     sequences: Annotated[int | None, typer.Option(min=1, help="sequences in the batch")] = None,
     beams: Annotated[int, typer.Option(min=1, help="1 for greedy decoding")] = 1,
+    without: Without = "",
     out: Out = None,
     quick: Quick = False,
 ) -> None:
@@ -55,7 +58,7 @@ def generation(
     where = device_of(device)
     gpu = where.type == "cuda"
     sizes = numbers_of("--lengths", lengths, [8] if quick else [128, 512] if gpu else [32])
-    _race_models("generation", size, sizes, sequences or (2 if quick else 32), where, dtype, out, quick, beams)
+    _race_models("generation", size, sizes, sequences or (2 if quick else 32), where, dtype, without, out, quick, beams)
 
 
 def translation(
@@ -182,6 +185,7 @@ def _race_models(
     amount: int,
     device: torch.device,
     dtype: str | None,
+    without: str,
     out: Path | None,
     quick: bool,
     beams: int = 1,
@@ -190,13 +194,14 @@ def _race_models(
     from reluformer.bench import models
 
     size = size_of(size, quick)
+    words = words_of(without, [name for name in models.NAMES if kind == "training" or name not in models.TRAINED])
     report = Report(kind, device, out, "" if beams == 1 else f"-{beams}-beams")
     rows: list[models.Row] = []
     for length in lengths:
         batch = max(1, amount // length) if kind == "training" else amount
         load = models.Load(size, length, batch, 100 if quick else 16000, dtype_of(dtype, device), beams)
         with report.console.status(f"length {length}"):
-            rows += getattr(models, kind)(load, device, *((0.01, 1) if quick else (2.0, 5)))
+            rows += getattr(models, kind)(load, device, *((0.01, 1) if quick else (2.0, 5)), words)
         report.keep(rows)
     cells = [
         (

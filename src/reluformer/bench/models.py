@@ -1,6 +1,6 @@
 """``reluformer bench training`` and ``generation``: whole models, beside their softmax twin and a stock Marian."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -24,6 +24,7 @@ MARIAN = "Marian, SDPA"
 COMPILED = ", compiled"
 REGULARISER = {"mass": 0.02, "entropy": 0.02}
 TRAINED = (REGULARISED, QUARTER, NORMED_TWIN)  # when they generate they are as another, or nearly
+NAMES = (RELU, REGULARISED, QUARTER, POWERED, EIGHTH, TWIN, NORMED_TWIN, MARIAN)
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,8 @@ class Row:
         return asdict(self.load) | {"model": self.name} | {name: getattr(self, name) for name in names}
 
 
-def models(load: Load) -> dict[str, Callable[[], nn.Module]]:
-    """How to make each contestant, all of one size, with the same dropout."""
+def models(load: Load, without: Sequence[str] = ()) -> dict[str, Callable[[], nn.Module]]:
+    """How to make each contestant, all of one size and dropout, but those with a word of ``without`` in their names."""
 
     def ours(family: str, **fields: Any) -> Callable[[], nn.Module]:
         config = ReLUFormerConfig.preset(
@@ -65,7 +66,7 @@ def models(load: Load) -> dict[str, Callable[[], nn.Module]]:
         )
         return lambda: ReLUFormerForConditionalGeneration(config)
 
-    return {
+    makers = {
         RELU: ours("reluformer"),
         REGULARISED: ours("reluformer", regulariser=REGULARISER),
         QUARTER: ours("reluformer", regulariser=REGULARISER | {"share": 0.25}),
@@ -75,6 +76,7 @@ def models(load: Load) -> dict[str, Callable[[], nn.Module]]:
         NORMED_TWIN: ours("transformer", **{site: {"query_key_norm": True} for site in SITES[:3]}),
         MARIAN: lambda: marian(load),
     }
+    return {name: make for name, make in makers.items() if not any(word.lower() in name.lower() for word in without)}
 
 
 def marian(load: Load) -> nn.Module:
@@ -114,7 +116,14 @@ def _compile(model: Any) -> None:
     model.loss_function = torch.compile(model.loss_function)
 
 
-def training(load: Load, device: torch.device, seconds: float, fewest: int, compiled: bool | None = None) -> list[Row]:
+def training(
+    load: Load,
+    device: torch.device,
+    seconds: float,
+    fewest: int,
+    without: Sequence[str] = (),
+    compiled: bool | None = None,
+) -> list[Row]:
     """Time a whole step: forward, backward, optimizer; tokens are those of the target.
 
     Where ``compiled`` (by default on a GPU) everybody comes twice: as it is, and with its layers compiled.
@@ -141,12 +150,12 @@ def training(load: Load, device: torch.device, seconds: float, fewest: int, comp
     calls = {
         name + COMPILED * compiled: partial(lambda make, compiled: step_of(make(), compiled), make, compiled)
         for compiled in ((False, True) if compiled else (False,))
-        for name, make in models(load).items()
+        for name, make in models(load, without).items()
     }
     return _race(load, device, seconds, fewest, calls, load.batch * load.length)
 
 
-def generation(load: Load, device: torch.device, seconds: float, fewest: int) -> list[Row]:
+def generation(load: Load, device: torch.device, seconds: float, fewest: int, without: Sequence[str] = ()) -> list[Row]:
     """Time ``generate``, greedily or with beams, as many tokens as the source has."""
     ids = torch.randint(3, load.vocab_size, (load.batch, load.length), device=device)
     options = {"max_new_tokens": load.length, "min_new_tokens": load.length, "do_sample": False}
@@ -155,7 +164,7 @@ def generation(load: Load, device: torch.device, seconds: float, fewest: int) ->
         model = make().to(device, getattr(torch, load.dtype)).eval()
         return lambda: model.generate(input_ids=ids, num_beams=load.beams, **options)
 
-    calls = {name: partial(call_of, make) for name, make in models(load).items() if name not in TRAINED}
+    calls = {name: partial(call_of, make) for name, make in models(load, without).items() if name not in TRAINED}
     return _race(load, device, seconds, fewest, calls, load.batch * load.length)
 
 
@@ -176,10 +185,10 @@ def _race(
     ]
     rates = {row.name: row.tokens_per_s for row in rows}
     for row in rows:
-        twin = rates[TWIN + COMPILED * row.name.endswith(COMPILED)]
+        twin = rates.get(TWIN + COMPILED * row.name.endswith(COMPILED))
         if twin and row.tokens_per_s:
             row.vs_twin = row.tokens_per_s / twin
-        marian = rates[MARIAN]
+        marian = rates.get(MARIAN)
         if marian and row.tokens_per_s:
             row.vs_marian = row.tokens_per_s / marian
     release(device)
