@@ -69,6 +69,38 @@ def test_there_is_no_more_room_than_tokens_can_come():
     assert found.past_key_values.store.tensor.shape[-2] == 7
 
 
+@pytest.mark.parametrize("shared", [1, 2, 5])
+@pytest.mark.parametrize("recorded", [False, True])
+def test_rows_follow_their_beams(recorded, shared):
+    """Against keys that are all copied at every step: whatever the beams do, also when all go on from one."""
+    torch.manual_seed(0)
+    sources, layers = 3, 2
+    store = stepping._Store(layers, recorded, room=4, shared=shared)
+    plain = torch.empty(layers, 2, sources * shared, 1, 0, 2)
+    for step in range(40):
+        new = torch.randn(layers, 2, sources * shared, 1, 1, 2)
+        plain = torch.cat([plain, new], dim=-2)
+        for layer in range(layers):
+            store.write(layer, *new[layer])
+        many = 1 if step % 7 == 3 else shared
+        parents = torch.randint(many, (sources, shared)) if step % 3 else torch.arange(shared).expand(sources, -1)
+        rows = (parents + shared * torch.arange(sources)[:, None]).flatten()
+        plain = plain.index_select(2, rows)
+        store.reorder(rows)
+        assert torch.equal(store.used(), plain)
+
+
+def test_what_beams_have_in_common_stays_where_it_is():
+    kin = stepping._Kin(rows=6, shared=3, device=torch.device("cpu"))
+    assert kin.follow(torch.tensor([0, 0, 0, 3, 3, 3]), seen=1) == 0  # nobody knows yet what they share
+    assert kin.follow(torch.tensor([0, 1, 2, 3, 4, 5]), seen=2) == 2  # nobody moves
+    assert (
+        kin.follow(torch.tensor([0, 0, 2, 3, 4, 5]), seen=3) == 1
+    )  # the second and the first have one token in common
+    assert kin.follow(torch.tensor([1, 0, 2, 3, 4, 5]), seen=7) == 3  # by now three
+    assert kin.follow(torch.tensor([0, 1, 1, 3, 4, 5]), seen=8) == 1  # but not with the third
+
+
 def test_an_eager_call_goes_on_with_the_same_cache(recorded):
     """Somebody who asks for hidden states gets them: that step is simply not recorded."""
     model, inputs = make(), batch()

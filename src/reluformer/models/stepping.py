@@ -6,7 +6,7 @@ the addresses they were recorded with, so keys and values stay where they are, w
 are is a number on the device.
 
 Without a GPU there is nothing to record. But to keep room for more is faster there, too, than to copy all keys at every
-step, and beams of one source need not exchange the keys of that source.
+step. Beams of one source need not exchange the keys of that source, nor those of the words that they have in common.
 """
 
 from collections.abc import Callable
@@ -22,15 +22,42 @@ from transformers.generation.configuration_utils import GenerationMode
 from reluformer.models.masks import needed
 
 ROOM = 256  # keys there is room for at first, if there can be so many; twice as many whenever they are used up
+NEVER = 2**62  # where a row and itself part
+
+
+class _Kin:
+    """Where the rows of one source part: most of what beams have written they have in common.
+
+    Args:
+        rows: Of the batch.
+        shared: How many of them, one after another, have one source.
+        device: Where they are.
+    """
+
+    def __init__(self, rows: int, shared: int, device: torch.device) -> None:
+        itself = torch.eye(shared, dtype=torch.bool, device=device)
+        self.itself = itself.expand(rows // shared, -1, -1)  # (S, shared, shared)
+        self.parted = self.itself.long() * NEVER  # the first position where two may differ
+
+    def follow(self, rows: Tensor, seen: int) -> int:
+        """Let rows ``(B,)`` take the places of all; returns the first of ``seen`` positions where one then differs."""
+        shared = self.parted.shape[1]
+        parents = rows.view(-1, shared) % shared  # (S, shared)
+        first = self.parted.gather(2, parents[:, :, None]).min()
+        of_first = self.parted.gather(1, parents[:, :, None].expand_as(self.parted))
+        of_both = of_first.gather(2, parents[:, None, :].expand_as(self.parted))
+        # Two rows that go on from one differ from the next position on.
+        self.parted = of_both.clamp_max(seen).masked_fill(self.itself, NEVER)
+        return min(int(first), seen)
 
 
 class _Store:
     """Keys and values of all layers in one tensor, ``(layers, 2, B, H, room, D)``."""
 
-    def __init__(self, layers: int, recorded: bool, room: int) -> None:
-        self.layers, self.recorded, self.room = layers, recorded, room
+    def __init__(self, layers: int, recorded: bool, room: int, shared: int) -> None:
+        self.layers, self.recorded, self.room, self.shared = layers, recorded, room, shared
         self.tensor: Tensor | None = None
-        self.spare: Tensor | None = None  # where beams are reordered to, where addresses need not stay
+        self.kin: _Kin | None = None
         self.seen = 0  # tokens, as the host knows it
         self.recording = False
 
@@ -71,7 +98,7 @@ class _Store:
 
     def reset(self) -> None:
         """Begin again, with whatever batch comes."""
-        self.tensor = self.spare = None
+        self.tensor = self.kin = None
         self.seen = 0
 
     def used(self) -> Tensor | None:
@@ -79,18 +106,17 @@ class _Store:
         return None if self.tensor is None else self.tensor[..., : self.seen, :]
 
     def reorder(self, rows: Tensor) -> None:
-        """Replace the batch by these rows of it."""
+        """Replace the batch by these rows of it; those of one source stay among themselves."""
         used = self.used()
         if used is None:
             return
-        if self.recorded:
-            used.copy_(used.index_select(2, rows))
-            return
-        assert self.tensor is not None
-        if self.spare is None or self.spare.shape != self.tensor.shape:
-            self.spare = torch.empty_like(self.tensor)
-        torch.index_select(used, 2, rows, out=self.spare[..., : self.seen, :])
-        self.tensor, self.spare = self.spare, self.tensor
+        first = 0
+        if self.shared > 1:
+            self.kin = self.kin or _Kin(len(rows), self.shared, rows.device)
+            first = self.kin.follow(rows, self.seen)
+        if first < self.seen:
+            changed = used[..., first:, :]
+            changed.copy_(changed.index_select(2, rows))
 
 
 class StoredLayer(DynamicLayer):
@@ -152,7 +178,7 @@ class StepCache(EncoderDecoderCache):
         self, layers: int, recorded: bool = False, padded: bool = False, shared: int = 1, room: int = ROOM
     ) -> None:
         self.recorded, self.padded, self.shared = recorded, padded, shared
-        self.store = _Store(layers, recorded, room)
+        self.store = _Store(layers, recorded, room, shared)
         own = DynamicCache()
         own.layers = [StoredLayer(self.store, index) for index in range(layers)]
         super().__init__(own, DynamicCache())
