@@ -194,10 +194,12 @@ def test_threads_are_those_that_there_are_cores_for(tokenizer, monkeypatch: pyte
     assert torch.get_num_threads() == 2
 
 
-@pytest.mark.parametrize("fields", [{}, {"cross": {"norm": "layer"}}], ids=["engine", "generate"])
-def test_beam_and_length_penalty_reach_the_search(tokenizer, fields, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both of the engine and, for models that it cannot run, of ``generate``."""
-    model = tiny_model(**fields)
+@pytest.mark.parametrize(
+    "make", [tiny_model, lambda: tiny_model(cross={"norm": "layer"}), Copier], ids=["engine", "stepper", "generate"]
+)
+def test_beam_and_length_penalty_reach_the_search(tokenizer, make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the engine, of the model as it is and, for models that are not ours, of ``generate``."""
+    model = make()
     asked = []
     generate, search = model.generate, translator_module.beam_search
     model.generate = lambda **options: asked.append(options) or generate(**options)

@@ -50,6 +50,10 @@ class _Kin:
         self.parted = of_both.clamp_max(seen).masked_fill(self.itself, NEVER)
         return min(int(first), seen)
 
+    def keep(self, sources: Tensor) -> None:
+        """Go on with some of the sources alone."""
+        self.itself, self.parted = self.itself[: len(sources)], self.parted[sources]
+
 
 class _Store:
     """Keys and values of all layers in one tensor, ``(layers, 2, B, H, room, D)``."""
@@ -116,7 +120,15 @@ class _Store:
             first = self.kin.follow(rows, self.seen)
         if first < self.seen:
             changed = used[..., first:, :]
-            changed.copy_(changed.index_select(2, rows))
+            changed.copy_(changed.index_select(2, rows.to(changed.device)))
+
+    def keep(self, sources: Tensor) -> None:
+        """Go on with the rows of some sources alone."""
+        assert self.tensor is not None
+        rows = (sources[:, None] * self.shared + torch.arange(self.shared, device=sources.device)).flatten()
+        self.tensor = self.tensor.index_select(2, rows.to(self.tensor.device))
+        if self.kin is not None:
+            self.kin.keep(sources)
 
 
 class StoredLayer(DynamicLayer):
@@ -154,8 +166,8 @@ class StoredLayer(DynamicLayer):
         raise NotImplementedError("a StepCache cannot be cropped: give generate() a DynamicCache")
 
     def batch_select_indices(self, *_: Any, **__: Any) -> None:
-        """Nor does anything leave rows of the batch out."""
-        raise NotImplementedError("a StepCache keeps all rows of its batch: give generate() a DynamicCache")
+        """Nor does anything leave single rows of the batch out."""
+        raise NotImplementedError("a StepCache keeps all rows of a source: give generate() a DynamicCache")
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Follow the beams, all layers at once."""
@@ -231,6 +243,15 @@ class StepCache(EncoderDecoderCache):
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Follow the beams. Those of one source share its keys, which stay where they are."""
         self.store.reorder(beam_idx)
+
+    def keep(self, sources: Tensor) -> None:
+        """Go on with some of the sources alone, all ``shared`` rows of each; the next step is recorded anew."""
+        self.store.keep(sources)
+        layers: Any = self.cross_attention_cache.layers
+        for layer in layers:
+            where = sources.to(layer.keys.device)
+            layer.keys, layer.values = layer.keys.index_select(0, where), layer.values.index_select(0, where)
+        self._graph = None
 
 
 class SteppingMixin(GenerationMixin):

@@ -4,6 +4,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,15 @@ from reluformer.data.packing import join_sentences, split_sentences
 from reluformer.data.tokenizer import EOS_ID, PAD_ID, SEP, SEP_ID, encode
 from reluformer.pretrained import languages_of
 from reluformer.training.batching import CostBatches
-from reluformer.translation.engine import THREADS, Engine, beam_search, greedy_search, obstacle
+from reluformer.translation.engine import (
+    THREADS,
+    Engine,
+    Stepper,
+    beam_search,
+    can_step,
+    greedy_search,
+    obstacle,
+)
 from reluformer.translation.formats import is_text
 from reluformer.translation.windows import Window, split_overlong, windows_of
 
@@ -93,7 +102,7 @@ class Translator:
         if integers and (reason := obstacle(model)) is not None:
             raise DataError(f"int8 takes a ReLUFormer of plain memories on a CPU, got {reason}")
         self.model, self.tokenizer, self.integers, self.languages = model, _bare(tokenizer), integers, languages
-        self._engine: Engine | None = None
+        self._engine: Engine | Stepper | None = None
         self.positions = _positions(model.config)
         if self.positions and length > self.positions:
             raise DataError(f"length takes at most the {self.positions} positions of the model, got {length}")
@@ -211,18 +220,37 @@ class Translator:
 
     def _search(self, sources: list[list[int]]) -> list[list[int]]:
         """Tokens of the translations, ``</s>`` last."""
-        if obstacle(self.model) is not None:
-            return self._generate(sources)
+        training = self.model.training
+        self.model.eval()
+        try:
+            with torch.inference_mode():
+                return self._found(sources) if can_step(self.model) else self._generated(sources)
+        except torch.OutOfMemoryError:
+            if len(sources) == 1:
+                width = len(sources[0])
+                raise DataError(f"out of memory at {width} tokens: takes a smaller length or beam") from None
+        finally:
+            self.model.train(training)
+        half = len(sources) // 2  # out here, where what the failed attempt held is free
+        return self._search(sources[:half]) + self._search(sources[half:])
+
+    def _found(self, sources: list[list[int]]) -> list[list[int]]:
+        """By searches of our own."""
         if self._engine is None or not self._engine.is_current(self.model):
-            floats = "bf16" if self.model.dtype == torch.bfloat16 else "fp32"
-            self._engine = Engine(self.model, "int8" if self.integers else floats)
+            self._engine = self._make_engine()
         limits = [self.most_new(len(x)) for x in sources]
-        with torch.inference_mode(), THREADS:
+        with THREADS if isinstance(self._engine, Engine) else nullcontext():
             if self.beam == 1:
                 return greedy_search(self._engine, sources, limits)
             return beam_search(self._engine, sources, limits, self.beam, self.length_penalty)
 
-    def _generate(self, sources: list[list[int]]) -> list[list[int]]:
+    def _make_engine(self) -> Engine | Stepper:
+        if obstacle(self.model) is not None:
+            return Stepper(self.model)
+        floats = "bf16" if self.model.dtype == torch.bfloat16 else "fp32"
+        return Engine(self.model, "int8" if self.integers else floats)
+
+    def _generated(self, sources: list[list[int]]) -> list[list[int]]:
         """The same by the model's own ``generate``."""
         from transformers import LogitsProcessorList
 
@@ -234,21 +262,8 @@ class Translator:
         if self.beam > 1:
             options |= {"length_penalty": self.length_penalty, "early_stopping": False}
         options["logits_processor"] = LogitsProcessorList([_Limits(torch.tensor(limits, device=device), self.beam)])
-        training = self.model.training
-        self.model.eval()
-        try:
-            with torch.inference_mode():
-                mask = (torch.arange(width, device=device) < lengths[:, None]).long()
-                rows = self.model.generate(input_ids=tokens, attention_mask=mask, **options)
-        except torch.OutOfMemoryError:
-            if len(sources) == 1:
-                raise DataError(f"out of memory at {width} tokens: takes a smaller length or beam") from None
-            rows = None  # try again outside, where what the failed attempt holds is free
-        finally:
-            self.model.train(training)
-        if rows is None:
-            half = len(sources) // 2
-            return self._generate(sources[:half]) + self._generate(sources[half:])
+        mask = (torch.arange(width, device=device) < lengths[:, None]).long()
+        rows = self.model.generate(input_ids=tokens, attention_mask=mask, **options)
         return [_until_end(row[1:]) for row in rows.tolist()]  # the first token is the one that starts every target
 
 

@@ -112,6 +112,10 @@ class Decoding:
             x = x if ffn is None else ffn(x)
         return engine.head(engine.write_norm(x))
 
+    def reorder(self, rows: Tensor) -> None:
+        """Let hypotheses go on from others: ``rows (S * beam,)`` of those there are."""
+        self.own.reorder(rows)
+
     def keep(self, sources: Tensor) -> None:
         """Go on with some of the sources alone."""
         self.own.keep(sources)

@@ -8,17 +8,29 @@ from reluformer.memory.settings import SOFTMAX_ATTENTION, MemorySettings
 from reluformer.models.reluformer import ReLUFormerForConditionalGeneration
 
 
-def obstacle(model: Any) -> str | None:
-    """Why an engine cannot run a model, or None if it can."""
+def can_step(model: Any) -> bool:
+    """Whether searches can write with a model, be it as it is."""
+    return _unlike_ours(model) is None and not hasattr(model, "hf_device_map")  # which calls of its parts do not see
+
+
+def _unlike_ours(model: Any) -> str | None:
+    """What searches take no model with, or None."""
     if not isinstance(model, ReLUFormerForConditionalGeneration):
         return f"a {type(model).__name__}"
+    if not model.config.decoder_layers:
+        return "no decoder layer"
+    if not isinstance(model.config.eos_token_id, int):
+        return "no or several tokens that end a target"
+    return None
+
+
+def obstacle(model: Any) -> str | None:
+    """Why an engine cannot run a model, or None if it can."""
+    if (foreign := _unlike_ours(model)) is not None:
+        return foreign
     if model.device.type != "cpu":
         return f"a model on {model.device}"
     config = model.config
-    if not config.decoder_layers:
-        return "no decoder layer"
-    if not isinstance(config.eos_token_id, int):
-        return "no or several tokens that end a target"
     if config.key_heads != config.heads:
         return "heads that share keys"
     if any(getattr(module, "softmax_share", None) is not None for module in model.modules()):

@@ -1,4 +1,4 @@
-"""Greedy and beam search over an engine: the tokens that ``generate`` of transformers finds, without its detours.
+"""Greedy and beam search over an engine or a stepper: the tokens that ``generate`` finds, without its detours.
 
 Sources that are done leave the batch. The rules of the beam search are those of ``generate`` with
 ``early_stopping=False``: a hypothesis that ends is kept if it is among the best ``beam`` continuations of its step, its
@@ -15,13 +15,16 @@ from torch import Tensor
 
 from reluformer.translation.engine import native
 from reluformer.translation.engine.model import Engine
+from reluformer.translation.engine.stepper import Stepper
 
 HIDDEN = -1e9  # the score of a beam that is none yet: all start from one
 BLOCK = 64
 MANY = 64  # tokens up to which step.c sorts in each that it finds
 
 
-def greedy_search(engine: Engine, sources: list[list[int]], limits: list[int], fewest: int = 0) -> list[list[int]]:
+def greedy_search(
+    engine: Engine | Stepper, sources: list[list[int]], limits: list[int], fewest: int = 0
+) -> list[list[int]]:
     """The likeliest token after the likeliest token, until the end; at the limit that is all there is.
 
     Args:
@@ -64,7 +67,7 @@ class _Source:
 
 
 def beam_search(
-    engine: Engine,
+    engine: Engine | Stepper,
     sources: list[list[int]],
     limits: list[int],
     beam: int,
@@ -98,7 +101,7 @@ def beam_search(
         else:
             best, parents, following = best[:, :beam], parents[:, :beam], following[:, :beam]
         rows = (parents + beam * torch.arange(len(under_way))[:, None]).flatten()
-        decoding.own.reorder(rows)
+        decoding.reorder(rows)
         history.add(rows, following.flatten())
         first = best[:, 0].tolist()
         done = [
@@ -119,14 +122,18 @@ def beam_search(
     return written
 
 
-def _likeliest(engine: Engine, logits: Tensor, many: int, never: int | None) -> tuple[Tensor, Tensor]:
-    """The best tokens of each row but ``never``, best first: their logarithms and themselves, ``(S * beam, many)``."""
+def _likeliest(engine: Engine | Stepper, logits: Tensor, many: int, never: int | None) -> tuple[Tensor, Tensor]:
+    """The best tokens of each row but ``never``, best first: their logarithms and themselves, ``(S * beam, many)``.
+
+    They come to the host, where all the rest is done.
+    """
     if engine.compiled and many <= MANY:
         return native.best_tokens(logits, many, never)
     logarithms = logits.log_softmax(-1)
     if never is not None:
         logarithms[:, never] = -torch.inf
-    return _largest(logarithms, many)
+    top, tokens = _largest(logarithms, many)
+    return top.cpu(), tokens.cpu()
 
 
 def _continuations(
@@ -162,7 +169,7 @@ def _largest(x: Tensor, many: int) -> tuple[Tensor, Tensor]:
         return x.topk(many)
     x = F.pad(x, (0, blocks * BLOCK - x.shape[1]), value=-torch.inf)
     best = x.view(len(x), blocks, BLOCK).amax(-1).topk(many, sorted=False).indices  # (rows, many)
-    where = (best[:, :, None] * BLOCK + torch.arange(BLOCK)).flatten(1)  # (rows, many * BLOCK)
+    where = (best[:, :, None] * BLOCK + torch.arange(BLOCK, device=x.device)).flatten(1)  # (rows, many * BLOCK)
     top, place = x.gather(1, where).topk(many)
     return top, where.gather(1, place)
 

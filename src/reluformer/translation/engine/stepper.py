@@ -1,0 +1,91 @@
+"""A model as it is, behind the face of an engine: on a GPU, or with memories that an engine cannot run.
+
+The searches stay on the host, and see the likeliest tokens of each row alone. On a GPU a step is one launch of what was
+recorded; to leave rows out it must be recorded anew, so rows that are done stay until there are as many as others.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reluformer.models.stepping import StepCache
+
+ROOM = 64  # tokens of a target to make room for at first: most are sentences
+
+
+class Stepper:
+    """What searches ask of an engine, by the model's own modules.
+
+    Args:
+        model: One that :func:`~reluformer.translation.engine.obstacles.can_step`; in eval mode while it is searched.
+    """
+
+    compiled = False  # step.c is for a CPU
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.config = model, model.config
+
+    def is_current(self, model: Any) -> bool:
+        """Whether this is of the same model: its weights are used as they are."""
+        return self.model is model
+
+    def start(self, sources: list[list[int]], beam: int) -> "SteppedDecoding":
+        """Read sources and be ready to write, ``beam`` hypotheses of each."""
+        return SteppedDecoding(self.model, sources, beam)
+
+
+class SteppedDecoding:
+    """Sources that were read, and what the decoder keeps of them and of the targets so far.
+
+    Attributes:
+        rows: Which rows of the batch are of sources under way, on the host like all that searches know of.
+        tokens: The last token of every row.
+    """
+
+    def __init__(self, model: Any, sources: list[list[int]], beam: int) -> None:
+        config, device = model.config, model.device
+        self.model, self.beam, self.position = model, beam, 0
+        width = max(map(len, sources))
+        lengths = torch.tensor([len(x) for x in sources])
+        tokens = torch.tensor([x + [config.pad_token_id] * (width - len(x)) for x in sources])  # (S, N)
+        mask = (torch.arange(width) < lengths[:, None]).to(device) if int(lengths.min()) < width else None
+        states = model.get_encoder()(tokens.to(device), mask).last_hidden_state  # (S, N, width)
+        self.states = states.repeat_interleave(beam, 0)
+        self.mask = None if mask is None else mask.repeat_interleave(beam, 0)
+        self.cache = StepCache(config.decoder_layers, model._can_record(), mask is not None, beam, ROOM)
+        self.rows = torch.arange(len(sources) * beam)
+        self.tokens = torch.full_like(self.rows, config.decoder_start_token_id)
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Logits ``(S * beam, V)`` of what follows these tokens ``(S * beam,)``, one more of each hypothesis."""
+        self.tokens[self.rows] = tokens
+        ids = self.tokens.to(self.model.device)[:, None]
+        recorded = self.cache.recorded and self.position > 0  # the first step makes the keys of the source
+        logits = self.cache.step(ids, self._decode) if recorded else self._decode(ids)
+        self.position += 1
+        logits = logits[:, 0]
+        everybody = len(self.rows) == len(self.tokens)
+        return (logits if everybody else logits.index_select(0, self.rows.to(logits.device))).float()
+
+    def _decode(self, ids: Tensor) -> Tensor:
+        states, _, _ = self.model.get_decoder()(ids, self.states, self.mask, past_key_values=self.cache)
+        logits: Tensor = self.model.lm_head(states)
+        return logits
+
+    def reorder(self, rows: Tensor) -> None:
+        """Let hypotheses go on from others: ``rows (S * beam,)`` of those under way."""
+        everybody = torch.arange(len(self.tokens))
+        everybody[self.rows] = self.rows[rows]
+        self.cache.reorder_cache(everybody)
+
+    def keep(self, sources: Tensor) -> None:
+        """Go on with some of the sources alone."""
+        self.rows = self.rows.view(-1, self.beam)[sources].flatten()
+        if not len(self.rows) or (self.cache.recorded and 2 * len(self.rows) > len(self.tokens)):
+            return
+        where = self.rows.to(self.states.device)
+        self.states = self.states.index_select(0, where)
+        self.mask = None if self.mask is None else self.mask.index_select(0, where)
+        self.cache.keep(self.rows[:: self.beam] // self.beam)
+        self.tokens, self.rows = self.tokens[self.rows], torch.arange(len(self.rows))
