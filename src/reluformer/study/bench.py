@@ -55,7 +55,8 @@ class Bench:
             seed: Of the run.
             length: Of the documents that it ends on; 0 for sentences alone.
             changes: Of the recipe: ``calibrate=False``, ``optimiser={"lr": 1e-3}``, ``steps=100``. A number of updates
-                may be a share of all, if it has a point: ``anneal=0.25``, ``optimiser={"warmup": 0.5}``.
+                may be a share of all, if it has a point: ``anneal=0.25``, ``optimiser={"warmup": 0.5}``. Of the scale:
+                ``long_share=1.0`` for documents from the first update on.
 
         Raises:
             Diverged: With what could be measured.
@@ -114,8 +115,9 @@ class Bench:
         scale = self.scale
         steps = changes.pop("steps", 1.0)
         steps = max(1, round(steps * self.steps())) if isinstance(steps, float) else steps
-        long = round(steps * scale.long_share) if length else 0
-        stages = [Stage(0, steps - long)] + ([Stage(length, long)] if length else [])
+        share = changes.pop("long_share", scale.long_share)
+        long = round(steps * share) if length else 0
+        stages = [stage for stage in (Stage(0, steps - long), Stage(length, long)) if stage.steps]
         every = max(1, steps // scale.points)
         optimiser = {"lr": scale.lr, "warmup": scale.warmup} | scale.optimiser | changes.pop("optimiser", {})
         settings: dict[str, Any] = {

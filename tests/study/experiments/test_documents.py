@@ -3,6 +3,7 @@ import dataclasses
 from reluformer.study.bench import Bench
 from reluformer.study.experiments.documents import EXPERIMENT
 from reluformer.study.scales import SCALES
+from reluformer.training.recipe import Stage
 
 ARMS = {arm.name: arm for arm in EXPERIMENT.arms(SCALES["gpu"])}
 
@@ -43,7 +44,19 @@ def test_each_family_has_its_own_learning_rate() -> None:
 
 
 def test_a_common_learning_rate_leaves_no_trace_in_cells() -> None:
-    assert all(arm.settings.keys() == {"model", "length"} for arm in ARMS.values())
+    prepared = [arm for arm in ARMS.values() if not arm.name.endswith("no sentences")]
+    assert all(arm.settings.keys() == {"model", "length"} for arm in prepared)
     usual = dataclasses.replace(SCALES["gpu"], rates={"transformer": SCALES["gpu"].lr})
     assert EXPERIMENT.arms(usual) == list(ARMS.values())
     assert usual.key() == SCALES["gpu"].key()
+
+
+def test_without_sentences_a_run_has_documents_from_its_first_update_on_and_so_has_its_twin(bench: Bench) -> None:
+    arm, usual = ARMS["power 8, 1024, no sentences"], ARMS["power 8, 1024"]
+    assert arm.settings["model"] == usual.settings["model"]
+    for name in ("recipe", "twin"):
+        (stage,) = bench.recipe(arm.settings["model"], 0, 1024, **arm.settings[name]).stages
+        assert stage == Stage(1024, bench.steps())
+    assert len(bench.recipe(usual.settings["model"], 0, 1024).stages) == 2
+    assert {a.split(", ")[-2] for a in ARMS if a.endswith("no sentences")} == {"512", "1024"}
+    assert not any(a.name.endswith("no sentences") for a in EXPERIMENT.arms(SCALES["laptop"]))

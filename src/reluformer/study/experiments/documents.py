@@ -11,12 +11,14 @@ from reluformer.study.scoring import compare_translations
 TWIN = "Transformer"
 NORMED_TWIN = "Transformer, query-key norm"
 EIGHTH = "power 8"
+UNPREPARED = ", no sentences"  # before its documents
+LONG = (512, 1024)  # where the paper has ReLU ahead, and most test documents fill a window
 
 
 def arms(scale: Scale) -> list[Arm]:
-    """All models, every length."""
+    """All models, every length; at the large scale also from documents alone, as the paper's may have been."""
     twin = settings_of(scale, models_of(scale)[TWIN]).get("recipe")  # the same for all that have softmax
-    return [
+    found = [
         Arm(
             f"{name}, {length}",
             settings_of(scale, model) | {"length": length} | ({"twin": twin} if twin and name != TWIN else {}),
@@ -27,6 +29,15 @@ def arms(scale: Scale) -> list[Arm]:
         for length in scale.lengths
         for name, model in models_of(scale).items()
     ]
+    long = [arm for arm in found if scale.extras and arm.x in LONG and arm.seeds is None]
+    return found + [_unprepared(arm) for arm in long]
+
+
+def _unprepared(arm: Arm) -> Arm:
+    """The same without sentences to begin with, and so its twin."""
+    names = ("recipe",) if arm.series == TWIN else ("recipe", "twin")
+    recipes = {name: arm.settings.get(name, {}) | {"long_share": 1.0} for name in names}
+    return Arm(arm.name + UNPREPARED, arm.settings | recipes, arm.x, f"{arm.series}{UNPREPARED}", seeds=1)
 
 
 def models_of(scale: Scale) -> dict[str, dict[str, Any]]:
@@ -58,13 +69,13 @@ def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
     The twin saw the same batches: its translations are compared with these, sentence by sentence. It differs in the
     activation alone, where the scale has such a one.
     """
-    length = arm.settings["length"]
+    length, name = arm.settings["length"], str(arm.series).removesuffix(UNPREPARED)
     trained = bench.train(arm.settings["model"], seed, length, **arm.settings.get("recipe", {}))
-    if arm.series == TWIN:
+    if name == TWIN:
         return trained.result
     positions = {name: x for name, x in arm.settings["model"].items() if name == "positions"}
     models = models_of(bench.scale)
-    twin_model = models.get(NORMED_TWIN, models[TWIN]) if arm.series == EIGHTH else models[TWIN]
+    twin_model = models.get(NORMED_TWIN, models[TWIN]) if name == EIGHTH else models[TWIN]
     try:
         twin = bench.train(twin_model | positions, seed, length, **arm.settings.get("twin", {}))
     except Diverged:
@@ -99,6 +110,10 @@ EXPERIMENT = Experiment(
         Claim("ReLU to the eighth over its mass ahead at 1024", "d_bleu", f"{EIGHTH}, 1024", f"{TWIN}, 1024"),
         Claim("and of its own twin", "d_bleu", f"{EIGHTH}, 1024", f"{NORMED_TWIN}, 1024"),
         Claim("ReLUFormer ahead at 2048", "d_bleu", "ReLUFormer, 2048", "Transformer, 2048", paper="better"),
+        Claim(
+            "ReLUFormer ahead at 1024 without sentences first", "d_bleu",
+            f"ReLUFormer, 1024{UNPREPARED}", f"{TWIN}, 1024{UNPREPARED}",
+        ),
         Claim(
             "sparsemax does not converge on long inputs", "nll", "sparsemax, 1024", "Transformer, 1024", ">", 0.5,
             "fails to converge",
