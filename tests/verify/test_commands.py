@@ -68,7 +68,7 @@ REFUSED = {
     "a folder of others": (["--train", "relu", "--out", "tests"], "--out: takes a new folder, or that of a model"),
     "nowhere to write": (["--train", "relu", "--epochs", "1", "--out", "/proc/x"], "--out: cannot write /proc/x"),
     "no such data": (["--train", "relu", "--data", "nothing.npz"], "--data: takes digits or a .npz file"),
-    "data that is none": (["--train", "relu", "--data", __file__], "--data: cannot read pixels and labels"),
+    "data that is none": (["--train", "relu", "--data", __file__], "--data: takes digits or a .npz file"),
     "no epochs": (["--train", "relu", "--epochs", "0"], "--epochs"),
 }
 
@@ -120,7 +120,7 @@ def test_a_broken_file_of_images_is_one_line(capsys: pytest.CaptureFixture[str],
     path.write_bytes(path.read_bytes()[:left])
     status, _, err = run(capsys, "--train", "relu", "--data", str(path))
     assert status == 2
-    assert "cannot read pixels and labels" in err
+    assert "is none, or broken" in err
     assert err.count("\n") == 1
 
 

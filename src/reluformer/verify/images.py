@@ -36,6 +36,8 @@ def _file(name: str) -> Images:
 
     if not Path(name).is_file():
         raise ValueError(f"takes {DIGITS} or a .npz file, there is no file {name!r}")
+    if not zipfile.is_zipfile(name):
+        raise ValueError(f"takes {DIGITS} or a .npz file, as numpy.savez writes it, and {name!r} is none, or broken")
     try:
         with np.load(name, allow_pickle=False) as arrays:
             pixels, labels = torch.tensor(arrays["pixels"]).float(), torch.tensor(arrays["labels"]).long()
