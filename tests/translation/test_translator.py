@@ -172,15 +172,22 @@ def test_learned_positions_are_never_exceeded(tokenizer) -> None:
         Translator(model, tokenizer, length=33)
 
 
-def test_the_model_can_go_on_training(tokenizer) -> None:
-    model = tiny_model().train()
+# What the engine runs, and what it does not.
+WAYS = pytest.mark.parametrize("fields", [{}, {"cross": {"norm": "layer"}}], ids=["engine", "stepper"])
+
+
+@WAYS
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "learned"])
+def test_the_model_can_go_on_training(tokenizer, fields, positions) -> None:
+    model = tiny_model(**fields, positions=positions).train()
     list(Translator(model, tokenizer, length=64, beam=1).translate([["and God said"]]))
     assert model.training
     model(input_ids=torch.tensor([[5, 2]]), labels=torch.tensor([[6, 2]])).loss.backward()
     assert model.model.shared.weight.grad.abs().sum() > 0
 
 
-def test_threads_are_those_that_there_are_cores_for(tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+@WAYS
+def test_threads_are_those_that_there_are_cores_for(tokenizer, fields, monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[int] = []
     monkeypatch.setattr(THREADS, "seen", deque(maxlen=1))
     monkeypatch.setattr(
@@ -188,7 +195,7 @@ def test_threads_are_those_that_there_are_cores_for(tokenizer, monkeypatch: pyte
     )
     monkeypatch.setattr("reluformer.translation.engine.threads.PERIOD", 0.0)
     torch.set_num_threads(2)
-    list(Translator(tiny_model(), tokenizer, length=0, beam=1).translate([["A sentence."]]))
+    list(Translator(tiny_model(**fields), tokenizer, length=0, beam=1).translate([["A sentence."]]))
     assert len(looked) > 2  # in every step
     assert looked[1:] == [1] * (len(looked) - 1)
     assert torch.get_num_threads() == 2

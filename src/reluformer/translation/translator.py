@@ -239,7 +239,7 @@ class Translator:
         if self._engine is None or not self._engine.is_current(self.model):
             self._engine = self._make_engine()
         limits = [self.most_new(len(x)) for x in sources]
-        with THREADS if isinstance(self._engine, Engine) else nullcontext():
+        with THREADS if self.model.device.type == "cpu" else nullcontext():
             if self.beam == 1:
                 return greedy_search(self._engine, sources, limits)
             return beam_search(self._engine, sources, limits, self.beam, self.length_penalty)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from reluformer.models.stepping import StepCache
+from reluformer.translation.engine.threads import THREADS
 
 ROOM = 64  # tokens of a target to make room for at first: most are sentences
 
@@ -59,6 +60,8 @@ class SteppedDecoding:
 
     def step(self, tokens: Tensor) -> Tensor:
         """Logits ``(S * beam, V)`` of what follows these tokens ``(S * beam,)``, one more of each hypothesis."""
+        if self.model.device.type == "cpu":
+            THREADS.follow()
         self.tokens[self.rows] = tokens
         ids = self.tokens.to(self.model.device)[:, None]
         recorded = self.cache.recorded and self.position > 0  # the first step makes the keys of the source
