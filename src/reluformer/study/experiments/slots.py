@@ -51,7 +51,7 @@ EXPERIMENT = Experiment(
     run=run,
     columns=(Column("BLEU", "bleu", 2, "higher"), Column("NLL", "nll", 3, "lower")),
     claims=tuple(
-        Claim(f"ReLU beats {other} with {slots} slots ({place})", "bleu", *pair, ">", paper=paper)
+        Claim(f"ReLU {words} {other} with {slots} slots ({place})", metric, *pair, sign, paper=paper)
         for place in PLACES
         for slots, other, paper in (
             (32, "softmax", "ReLU ahead"),
@@ -63,6 +63,7 @@ EXPERIMENT = Experiment(
             (16384, "softmax + LN", ""),
         )
         for pair in [(f"ReLU, {place}, {slots}", f"{other}, {place}, {slots}")]
+        for metric, words, sign in (("bleu", "beats", ">"), ("nll", "has a lower loss than", "<"))
     ),
     plots=(
         Plot("BLEU and slots", "bleu", "slots", "BLEU", log_x=True),
