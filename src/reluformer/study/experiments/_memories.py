@@ -15,6 +15,7 @@ ATTENTIONS: dict[str, dict[str, Any]] = {
     "ReLU": {"activation": "relu", "alpha": 0.5, "gamma": "learned"},
     "softmax": {"activation": "softmax", "alpha": 0.0, "gamma": "none"},
     "softmax + LN": {"activation": "softmax", "alpha": 0.0, "gamma": "none", "norm": "layer"},
+    "ReLU + LN": {"activation": "relu", "alpha": 0.5, "gamma": "learned", "norm": "layer"},
 }
 
 

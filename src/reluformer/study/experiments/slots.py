@@ -9,19 +9,21 @@ from reluformer.study.scales import Scale
 
 PLACES = ("FFN", "key-value")
 REPEATED = (512, 2048, 4096)  # numbers of slots that are worth several seeds; the others show the course of a curve
-SHARE = 1 / 3  # of the updates at the large scale, which has 84 of these runs
+MANY = 4096  # where ReLU is also tried with a layer norm: is it the norm or softmax that helps in key-value memory?
+NORMED = "ReLU + LN"
+SHARE = 1 / 3  # of the updates at the large scale, which has 87 of these runs
 
 
 def arms(scale: Scale) -> list[Arm]:
-    """Three activations, two places, every number of slots."""
+    """Three activations, two places, every number of slots; and ReLU with the norm that softmax has."""
+    found = [(name, place, slots) for place in PLACES for slots in scale.slots for name in FFNS]
+    normed = [(NORMED, "key-value", slots) for slots in scale.slots if slots == MANY]
     return [
         Arm(
             f"{name}, {place}, {slots}", {"model": model_of(name, place, slots)} | recipe_of(scale), slots,
             f"{name}, {place}", seeds=None if slots in REPEATED else 1,
         )
-        for place in PLACES
-        for slots in scale.slots
-        for name in FFNS
+        for name, place, slots in found + normed
     ]  # fmt: skip
 
 
@@ -64,6 +66,21 @@ EXPERIMENT = Experiment(
         )
         for pair in [(f"ReLU, {place}, {slots}", f"{other}, {place}, {slots}")]
         for metric, words, sign in (("bleu", "beats", ">"), ("nll", "has a lower loss than", "<"))
+    )
+    + tuple(
+        Claim(f"a norm lowers the loss of {name} with {MANY} slots (key-value)", "nll", *pair, "<")
+        for name in ("ReLU", "softmax")
+        for pair in [(f"{name} + LN, key-value, {MANY}", f"{name}, key-value, {MANY}")]
+    )
+    + (
+        Claim(
+            f"with a norm ReLU is level with softmax with {MANY} slots (key-value)",
+            "nll",
+            f"{NORMED}, key-value, {MANY}",
+            f"softmax + LN, key-value, {MANY}",
+            "=",
+            0.05,
+        ),
     ),
     plots=(
         Plot("BLEU and slots", "bleu", "slots", "BLEU", log_x=True),
