@@ -32,6 +32,13 @@ if __name__ == "__main__":
     except KeyboardInterrupt:
         print("stopped", flush=True)
 """
+UNGUARDED = """
+import sys
+from pathlib import Path
+from reluformer.study.corpus import embedded_corpus
+from reluformer.study.scales import SCALES
+embedded_corpus(Path(sys.argv[1]), SCALES["laptop"])  # enough text for several processes
+"""
 
 
 def test_results_come_in_order_and_few_are_under_way() -> None:
@@ -76,3 +83,13 @@ def test_ctrl_c_twice_is_ctrl_c(tmp_path: Path) -> None:
     (tmp_path / "main.py").write_text(IMPATIENT)
     ran = subprocess.run([sys.executable, str(tmp_path / "main.py")], capture_output=True, text=True, timeout=60)
     assert (ran.returncode, ran.stdout, ran.stderr) == (0, "stopped\n", "")
+
+
+def test_a_script_that_forgot_its_guard_is_told(tmp_path: Path) -> None:
+    """Its workers run it again: they would wait for the lock that it holds."""
+    (tmp_path / "main.py").write_text(UNGUARDED)
+    script = [sys.executable, str(tmp_path / "main.py"), str(tmp_path / "out")]
+    ran = subprocess.run(script, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 1
+    assert "a script that prepares data must do so below `if __name__" in ran.stderr
+    assert "a worker process was killed" in ran.stderr

@@ -25,7 +25,7 @@ from reluformer.data.inputs import CleanText, content_of, seen_in
 from reluformer.data.packing import LONGEST, Overlong
 from reluformer.data.shards import BatchEncoder, is_whole, line_batches, pack_shard, token_type, write_shard
 from reluformer.data.tokenizer import check_size, train_tokenizer
-from reluformer.data.workers import OrderedMap, workers
+from reluformer.data.workers import OrderedMap, refuse_in_workers, workers
 
 KNOWN = "inputs.json"
 BATCH = 1 << 20  # bytes of text that a process encodes at a time
@@ -77,6 +77,7 @@ def prepare(
     plan: Plan, out: Path, processes: int = 2, watch: Watch = lambda *step: None
 ) -> tuple[dict[str, Any], bool]:
     """Prepare data in a folder; returns its manifest, and whether there was anything to do."""
+    refuse_in_workers()
     check_name(out)
     if out.exists() and not out.is_dir():
         raise DataError(f"{out} is a file, takes a folder")

@@ -31,11 +31,20 @@ def workers(count: int) -> Iterator[OrderedMap[Any, Any]]:
         try:
             yield lambda function, items: _ordered(pool, function, items, 2 * count)
         except BrokenProcessPool:
-            raise DataError("a worker process was killed, for want of memory perhaps: try fewer workers") from None
+            raise DataError(
+                "a worker process was killed, for want of memory perhaps: try fewer workers; in a script, prepare data "
+                'below `if __name__ == "__main__":`'
+            ) from None
         except BaseException:
             with _deaf():  # a second Ctrl-C in here would leave processes that wait for each other
                 pool.shutdown(cancel_futures=True)
             raise
+
+
+def refuse_in_workers() -> None:
+    """Say what is wrong where a script runs again in its own worker processes, which would wait for each other."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # as multiprocessing itself asks
+        raise DataError('a script that prepares data must do so below `if __name__ == "__main__":`')
 
 
 def _start_all(pool: ProcessPoolExecutor, count: int) -> None:

@@ -12,6 +12,7 @@ from reluformer.data.dataset import read_manifest
 from reluformer.data.documents import Languages, input_files
 from reluformer.data.files import DataError, hash_of, hash_of_file, written_file
 from reluformer.data.prepare import Plan, prepare
+from reluformer.data.workers import refuse_in_workers
 from reluformer.study.locks import locked
 from reluformer.study.scales import Scale
 from reluformer.translation.evaluation import read_references
@@ -56,6 +57,7 @@ def open_corpus(folder: Path, test: str = "") -> Corpus:
 
 def embedded_corpus(out: Path, scale: Scale) -> Corpus:
     """The Bible, as much of it as the scale takes, prepared below ``out`` unless it is there already."""
+    refuse_in_workers()  # before there is a lock to wait for
     place = out / "data" / scale.name
     with locked(out / "data" / f"{scale.name}.lock"):
         train, valid = "bible:train", "bible:dev"
