@@ -23,15 +23,16 @@ class _Recording:
         self.cache.store.recording = False
 
 
+def record(cache, ids, decode):
+    """In place of ``StepCache._record``."""
+    cache._ids = ids.clone()
+    cache._graph = _Recording(cache, lambda: decode(cache._ids))
+
+
 @pytest.fixture
 def recorded(monkeypatch):
     """Lets the CPU go the way of the GPU; counts the steps."""
     steps = []
-
-    def record(cache, ids, decode):
-        cache._ids = ids.clone()
-        cache._graph = _Recording(cache, lambda: decode(cache._ids))
-
     step = StepCache.step
     monkeypatch.setattr(StepCache, "_record", record)
     monkeypatch.setattr(StepCache, "step", lambda *args: steps.append(1) or step(*args))

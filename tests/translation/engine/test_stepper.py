@@ -6,7 +6,7 @@ import torch
 from reluformer.models.reluformer import ReLUFormerForConditionalGeneration
 from reluformer.models.stepping import StepCache
 from reluformer.translation.engine import Stepper, beam_search, can_step, greedy_search, obstacle, stepper
-from tests.models.test_stepping import _Recording
+from tests.models.test_stepping import record
 from tests.translation.engine.test_model import everywhere
 from tests.translation.engine.test_search import END, generated, model_that_ends, sources_of
 
@@ -26,13 +26,9 @@ MODELS = [
 def records(request, monkeypatch):
     """The steps that were recorded, as on a GPU, or nothing."""
     found = []
-
-    def record(cache, ids, decode):
-        found.append(len(ids))
-        cache._ids = ids.clone()
-        cache._graph = _Recording(cache, lambda: decode(cache._ids))
-
-    monkeypatch.setattr(StepCache, "_record", record)
+    monkeypatch.setattr(
+        StepCache, "_record", lambda cache, ids, decode: found.append(len(ids)) or record(cache, ids, decode)
+    )
     monkeypatch.setattr(
         ReLUFormerForConditionalGeneration,
         "_can_record",
@@ -109,7 +105,7 @@ def test_the_same_tokens_on_a_gpu(fields, beam, monkeypatch):
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
     model, sources = model_that_ends(0, **fields), sources_of(0)
     expected = search(model, sources, limits_of(sources), beam)
-    records, record = [], StepCache._record
-    monkeypatch.setattr(StepCache, "_record", lambda *args: records.append(1) or record(*args))
+    records, recording = [], StepCache._record
+    monkeypatch.setattr(StepCache, "_record", lambda *args: records.append(1) or recording(*args))
     assert search(model.cuda(), sources, limits_of(sources), beam) == expected
     assert bool(records) is (fields.get("positions") != "learned")
