@@ -61,6 +61,10 @@ REFUSED = {
         ["bench", "training", "--size", "foo", "--quick"],
         "--size: takes tiny, small, base, got 'foo'",
     ),
+    "layers in an unknown way": (
+        ["bench", "training", "--layers", "foo", "--quick"],
+        "--layers: takes plain, compiled, both, got 'foo'",
+    ),
     "unknown size of trainers": (
         ["bench", "trainers", "--data", "none", "--size", "foo"],
         "--size: takes tiny, small, base, got 'foo'",

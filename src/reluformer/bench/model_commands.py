@@ -1,7 +1,7 @@
 """``reluformer bench`` of whole models, of training and of data: parse, measure, print, keep."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -24,6 +24,8 @@ Size = Annotated[str | None, typer.Option(help="preset: tiny, small or base; by 
 Lengths = Annotated[str | None, typer.Option(help="of source and target, e.g. 512,1024,2048")]
 Without = Annotated[str, typer.Option(help="leave out contestants with these words in their names: marian,power")]
 
+WAYS = {"plain": (False,), "compiled": (True,), "both": (False, True)}  # of running a model's layers
+
 
 def training(
     device: Device = "auto",
@@ -31,6 +33,9 @@ def training(
     size: Size = None,
     lengths: Lengths = None,
     tokens: Annotated[int | None, typer.Option(min=1, help="target tokens per step")] = None,
+    layers: Annotated[
+        str | None, typer.Option(help="plain, compiled or both; by default both on a GPU, else plain")
+    ] = None,
     without: Without = "",
     out: Out = None,
     quick: Quick = False,
@@ -38,9 +43,13 @@ def training(
     """A training step of ReLUFormer, its softmax twin and a stock Marian of the same size."""
     where = device_of(device)
     gpu = where.type == "cuda"
+    layers = layers or ("both" if gpu else "plain")
+    if layers not in WAYS:
+        raise typer.BadParameter(f"takes {', '.join(WAYS)}, got {layers!r}", param_hint="--layers")
     default = [16] if quick else [512, 1024, 2048, 8192] if gpu else [128]
     budget = tokens or (131072 if gpu and not quick else 256)  # enough that launches do not take the time
-    _race_models("training", size, numbers_of("--lengths", lengths, default), budget, where, dtype, without, out, quick)
+    sizes = numbers_of("--lengths", lengths, default)
+    _race_models("training", size, sizes, budget, where, dtype, without, out, quick, ways=WAYS[layers])
 
 
 def generation(
@@ -189,8 +198,9 @@ def _race_models(
     out: Path | None,
     quick: bool,
     beams: int = 1,
+    **more: Any,
 ) -> None:
-    """``amount`` is tokens per step in training, sequences per batch in generation."""
+    """``amount`` is tokens per step in training, sequences per batch in generation; ``more`` is for the race."""
     from reluformer.bench import models
 
     size = size_of(size, quick)
@@ -201,7 +211,7 @@ def _race_models(
         batch = max(1, amount // length) if kind == "training" else amount
         load = models.Load(size, length, batch, 100 if quick else 16000, dtype_of(dtype, device), beams)
         with report.console.status(f"length {length}"):
-            rows += getattr(models, kind)(load, device, *((0.01, 1) if quick else (2.0, 5)), words)
+            rows += getattr(models, kind)(load, device, *((0.01, 1) if quick else (2.0, 5)), words, **more)
         report.keep(rows)
     cells = [
         (

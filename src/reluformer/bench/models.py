@@ -122,13 +122,12 @@ def training(
     seconds: float,
     fewest: int,
     without: Sequence[str] = (),
-    compiled: bool | None = None,
+    ways: Sequence[bool] = (False,),
 ) -> list[Row]:
     """Time a whole step: forward, backward, optimizer; tokens are those of the target.
 
-    Where ``compiled`` (by default on a GPU) everybody comes twice: as it is, and with its layers compiled.
+    Everybody runs in all ``ways``: as it is (False), with its layers compiled (True).
     """
-    compiled = device.type == "cuda" if compiled is None else compiled
     ids = torch.randint(3, load.vocab_size, (load.batch, load.length), device=device)
     dtype = getattr(torch, load.dtype)
 
@@ -149,7 +148,7 @@ def training(
 
     calls = {
         name + COMPILED * compiled: partial(lambda make, compiled: step_of(make(), compiled), make, compiled)
-        for compiled in ((False, True) if compiled else (False,))
+        for compiled in ways
         for name, make in models(load, without).items()
     }
     return _race(load, device, seconds, fewest, calls, load.batch * load.length)
