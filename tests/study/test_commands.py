@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from reluformer.study.commands import TIME_IS_UP
 from tests.study.own import records, write_experiment
 from tests.study.vision.pictures import write_folder
 from tests.test_cli import run
@@ -35,6 +36,8 @@ REFUSED = {
     ),
     "a cell and a name": (["ffn", "--cell", "x.json"], "--out beside it, not NAME..."),
     "no seeds": (["--seeds", "0"], "--seeds"),
+    "no such arms": (["ffn", "--arm", "*, 4096"], "there is no arm '*, 4096'; there are ReLU, softmax"),
+    "less than no time": (["--minutes", "-1"], "--minutes"),
     "a file for a folder": (["--out", __file__], "test_commands.py: File exists"),
 }
 
@@ -115,6 +118,26 @@ def test_some_arms_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path, out
     command = ["study", "own", "--add", str(file), "--out", str(out), "--seeds", "2"]
     assert run(capsys, *command, "--arm", "work")[0] == 0
     assert sorted(log.read_text().splitlines()) == ["work 0", "work 1"]
+
+
+def test_arms_by_a_pattern(capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path) -> None:
+    file, log = write_experiment(tmp_path, {"a, 32": {}, "a, 4096": {}, "b, 4096": {}})
+    assert run(capsys, "study", "own", "--add", str(file), "--out", str(out), "--arm", "*, 4096")[0] == 0
+    assert sorted(log.read_text().splitlines()) == ["a, 4096 0", "b, 4096 0"]
+
+
+def test_study_stops_when_its_time_is_over_with_a_report(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path
+) -> None:
+    shutil.rmtree(out / "cells" / "own", ignore_errors=True)  # of other tests
+    file, _ = write_experiment(tmp_path, {"quick": {}, "slow": {"seconds": 600}})
+    command = ["study", "own", "--add", str(file), "--out", str(out), "--jobs", "1"]
+    assert run(capsys, *command, "--arm", "quick")[0] == 0
+    status, said, err = run(capsys, *command, "--minutes", "0.02")
+    assert (status, list(records(out))) == (TIME_IS_UP, ["quick 0"])
+    assert "report.md" in said
+    assert err.splitlines()[-1] == "--minutes are over; the same command goes on"
+    shutil.rmtree(out / "cells" / "own")
 
 
 def test_cell_is_run_again_from_its_file(capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path) -> None:

@@ -124,16 +124,21 @@ def _plot_models(path: Path, rows: Sequence[Any], caption: str, title: str) -> N
     names = list(dict.fromkeys(r.name for r in rows))
     figure, axes = plt.subplots(figsize=(max(6.5, 2.2 * len(lengths)), 3.8))
     width = 0.84 / len(names)
+    compiled = [name for name in names if name.endswith(COMPILED)]
+    both = 0 < len(compiled) < len(names)
     for i, name in enumerate(names):
-        rates = {r.load.length: r.tokens_per_s for r in rows if r.name == name}
+        found = {r.load.length: r for r in rows if r.name == name and r.tokens_per_s}
         places = [j + (i - (len(names) - 1) / 2) * width for j in range(len(lengths))]
-        heights = [(rates.get(n) or 0.0) / 1000 for n in lengths]
+        heights = [found[n].tokens_per_s / 1000 if n in found else 0.0 for n in lengths]
         plain = name.removesuffix(COMPILED)
-        look = {"hatch": "////", "edgecolor": "white"} if name != plain else {"label": plain}
-        axes.bar(places, heights, width * 0.92, color=COLOURS.get(plain), **look)
+        look = {"hatch": "////", "edgecolor": "white"} if both and name != plain else {"label": plain}
+        bars = axes.bar(places, heights, width * 0.92, color=COLOURS.get(plain), **look)
+        ratios = [found[n].vs_twin if n in found else None for n in lengths]
+        axes.bar_label(bars, ["" if x is None else f"{x:.2f}" for x in ratios], fontsize=6, padding=1)
     axes.set_xticks(range(len(lengths)), [str(n) for n in lengths])
     axes.tick_params(length=0)
-    axes.set_xlabel("length" + ("; striped: layers compiled" if names[-1].endswith(COMPILED) else ""))
+    striped = "; striped: layers compiled" if both else "; layers compiled" if compiled else ""
+    axes.set_xlabel(f"length{striped}; on the bars: times the twin's")
     axes.set_ylabel("thousand tokens/s")
     _finish(figure, path, f"{title}, {rows[0].load.size}, {rows[0].load.dtype}", caption, axes, 3)
 

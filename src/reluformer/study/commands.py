@@ -1,8 +1,10 @@
 """The command ``reluformer study``: which experiments, at which scale, and where the report is."""
 
 import dataclasses
+import math
 import os
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
 
 OF_A_CELL = {"study", "file", "arm", "settings", "seed", "scale_settings", "corpus_settings"}  # to run it again
 WITH_A_CELL = {"cell", "corpus", "test", "out"}  # options
+TIME_IS_UP = 75  # the exit status that means "try again later" (EX_TEMPFAIL)
 SIDE_BY_SIDE = 4  # cells on one GPU: small models leave most of it idle
 
 
@@ -41,12 +44,16 @@ def study(
         str, typer.Option(help="a folder of classes, or hf:NAME?split=train, for the experiment vision")
     ] = "",
     arm: Annotated[
-        list[str] | None, typer.Option(help="run these arms alone; the report has whatever is there; may be repeated")
+        list[str] | None,
+        typer.Option(help="run these arms alone, e.g. '*, 4096'; the report has whatever is there; may be repeated"),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="runs of every arm; by default the scale's")] = None,
     out: Annotated[Path, typer.Option(help="folder for cells, models and the report")] = Path("study"),
     jobs: Annotated[
         int | None, typer.Option(min=1, help="cells at a time; by default as many as there are cores, or 4 on a GPU")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="stop after so long, with a report; the same command goes on")
     ] = None,
     add: Annotated[
         list[Path] | None, typer.Option(help="a file with an experiment of your own; may be repeated")
@@ -62,7 +69,8 @@ def study(
             _refuse_others(context)
             _again(cell, corpus, test, out)
         else:
-            _study(names or [], scale, corpus, test, text, images, arm or [], seeds, out, jobs, add or [])
+            until = math.inf if minutes is None else time.monotonic() + 60 * minutes
+            _study(names or [], scale, corpus, test, text, images, arm or [], seeds, out, jobs, until, add or [])
     except (StudyError, DataError) as error:
         _refuse(str(error))
     except OSError as error:
@@ -71,7 +79,7 @@ def study(
 
 def _study(
     names: list[str], scale: str, folder: Path | None, test: str, text: Path | None, images: str, arms: list[str],
-    seeds: int | None, out: Path, jobs: int | None, add: list[Path],
+    seeds: int | None, out: Path, jobs: int | None, until: float, add: list[Path],
 ) -> None:  # fmt: skip
     from reluformer.study.cells import grid, waits
     from reluformer.study.corpus import embedded_corpus, open_corpus
@@ -100,17 +108,23 @@ def _study(
     mine = share_of([cell for cell in cells if cell.arm.name in wanted])
     todo = unfinished(mine)
     count, logs = jobs or _default_jobs(), out / "work" / "logs"
+    late = False
     try:
         with StudyProgress(len(mine), len(mine) - len(todo), count) as progress:
-            run_cells(todo, count, logs, progress)
+            run_cells(todo, count, logs, progress, until)
         left = [cell for cell in mine if waits(cell, found[cell.study][0])]
         if left:
             with locked(out / "alone.lock"), StudyProgress(len(left), 0, 1, how="alone, ") as progress:
-                run_cells(left, 1, logs, progress)
+                run_cells(left, 1, logs, progress, until)
+    except TimeoutError:
+        late = True
     except KeyboardInterrupt:
         print("stopped; the same command goes on", file=sys.stderr)
         raise typer.Exit(130) from None
     _report([found[name][0] for name in chosen], cells, out)
+    if late:
+        print("--minutes are over; the same command goes on", file=sys.stderr)
+        raise typer.Exit(TIME_IS_UP)
 
 
 def _on_own_data(text: Path | None, images: str) -> "dict[str, Experiment]":

@@ -1,5 +1,6 @@
 """Running a grid of cells, several at a time, each in a process that may die without harm to the others."""
 
+import math
 import os
 import subprocess
 import sys
@@ -53,7 +54,9 @@ class Todo:
             self.cells.clear()
 
 
-def run_cells(cells: Sequence[Cell], jobs: int, log: Path, watch: Watch = lambda *_: None) -> None:
+def run_cells(
+    cells: Sequence[Cell], jobs: int, log: Path, watch: Watch = lambda *_: None, until: float = math.inf
+) -> None:
     """Run cells, so many at a time; what each has come to stands in its file.
 
     Args:
@@ -61,6 +64,10 @@ def run_cells(cells: Sequence[Cell], jobs: int, log: Path, watch: Watch = lambda
         jobs: Processes.
         log: Folder for what these say.
         watch: Called from several threads.
+        until: When to stop, by the monotonic clock.
+
+    Raises:
+        TimeoutError: It was time to stop; cells that were running have written checkpoints.
     """
     todo = Todo(cells)
     rank = os.environ.get("RANK", "0")
@@ -69,7 +76,7 @@ def run_cells(cells: Sequence[Cell], jobs: int, log: Path, watch: Watch = lambda
         futures = [pool.submit(worker.work, todo) for worker in workers]
         try:
             for future in futures:
-                future.result()
+                future.result(None if until == math.inf else max(0.0, until - time.monotonic()))
         except BaseException:
             todo.clear()
             for worker in workers:

@@ -3,7 +3,7 @@ from reluformer.study.scales import SCALES
 
 
 def test_three_seeds_where_it_counts_and_one_elsewhere() -> None:
-    arms = slots.arms(SCALES["gpu"])
+    arms = [arm for arm in slots.arms(SCALES["gpu"]) if slots.CUT_SHORT not in arm.name]
     assert {arm.x for arm in arms} == {32, 128, 512, 1024, 2048, 3072, 4096, 16384}
     assert len(arms) == 8 * 3 * 2 + 1
     assert arms[-1].name == "ReLU + LN, key-value, 4096"
@@ -13,9 +13,21 @@ def test_three_seeds_where_it_counts_and_one_elsewhere() -> None:
     assert sum(cells.values()) == 2 * 3 * (3 * 3 + 5) + 3
 
 
-def test_centralisation_trains_the_temperatures_alone_and_no_longer_than_the_others() -> None:
+def test_models_of_half_the_size_see_all_updates_and_those_of_full_size_a_third() -> None:
+    for arm in slots.arms(SCALES["gpu"]):
+        cut_short = slots.CUT_SHORT in arm.name
+        assert ("d_model" in arm.settings["model"]) != cut_short
+        assert ("recipe" in arm.settings) == cut_short
+        assert (arm.x is None) == cut_short  # no point of a curve
+
+
+def test_below_the_large_scale_models_have_their_own_size() -> None:
+    assert not any("d_model" in arm.settings["model"] for arm in slots.arms(SCALES["laptop"]))
+
+
+def test_centralisation_trains_the_temperatures_alone_and_in_models_of_the_same_size() -> None:
     scale = SCALES["gpu"]
     trained = [(arm.settings, arm.seeds) for arm in slots.arms(scale)]
     own = [arm for arm in centralisation.arms(scale) if (arm.settings, arm.seeds) not in trained]
     assert [arm.settings["model"]["ffn"]["temperature"] for arm in own] == list(scale.temperatures)
-    assert all(arm.settings["recipe"] == {"steps": slots.SHARE} for arm in own)
+    assert all(arm.settings["model"].items() > slots.HALF.items() for arm in own)

@@ -29,10 +29,12 @@ def test_the_header_says_what_was_run():
     assert found["time"].startswith("6.0 s")
 
 
-def test_the_summary_counts_the_verdicts():
+def test_the_summary_counts_the_verdicts_and_leaves_out_what_was_not_tried():
     claims = (Claim("a", "bleu", "ReLU", "softmax"), Claim("b", "bleu", "ReLU", "late"))
-    found = texts(content([experiment(*claims)], cells("ReLU", 2, 2.1) + cells("softmax", 1, 1.1)))
-    assert "2 claims: 1 holds, 0 do not hold, 1 not decided." in found
+    found = content([experiment(*claims)], cells("ReLU", 2, 2.1) + cells("softmax", 1, 1.1))
+    assert "2 claims: 1 holds, 0 do not hold, 0 not decided, 1 not tried, for want of cells." in texts(found)
+    judged = [block for block in found if isinstance(block, Table) and "verdict" in block.head]
+    assert [[row[1].text for row in table.rows] for table in judged] == [["a"], ["a"]]  # the summary, the experiment
 
 
 def test_arms_that_did_not_run_are_named():

@@ -1,6 +1,7 @@
 """The experiments: every file here that has an ``EXPERIMENT`` is one. Nothing else needs to know of it."""
 
 import difflib
+import fnmatch
 import importlib.util
 import sys
 from collections.abc import Collection, Sequence
@@ -58,10 +59,16 @@ def load_experiment(path: Path) -> Experiment | None:
 
 
 def choose(kind: str, known: Collection[str], names: Sequence[str]) -> list[str]:
-    """The names that were asked for, all if none was; one that is not there is an error that names the nearest."""
+    """The names that were asked for, or that match as file names do (``*, 4096``); all if none was.
+
+    One that is not there is an error that names the nearest.
+    """
+    chosen: list[str] = []
     for name in names:
-        if name not in known:
+        matching = [name] if name in known else fnmatch.filter(known, name)
+        if not matching:
             near = difflib.get_close_matches(name, known, 1, 0.4)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
             raise StudyError(f"there is no {kind} {name!r}; {hint}")
-    return list(dict.fromkeys(names)) or list(known)
+        chosen += matching
+    return list(dict.fromkeys(chosen)) or list(known)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from reluformer.study.bench import Bench
+from reluformer.study.cells import Cell
 from reluformer.study.experiment import Arm, Claim, Column, Experiment, Plot
 from reluformer.study.experiments import ffn, slots
 from reluformer.study.scales import Scale
@@ -11,15 +12,21 @@ MEASURES = ("top", "effective", "entropy", "zeros", "anisotropy", "variance_rati
 
 
 def arms(scale: Scale) -> list[Arm]:
-    """Those of ``slots``, so that nothing is trained twice, and the temperatures of ``ffn``, with as many updates."""
+    """Those of ``slots``, so that nothing is trained twice, and the temperatures of ``ffn`` in models of that size."""
     cooled = [arm for arm in ffn.arms(scale) if "temperature" in arm.name]
-    recipe = slots.recipe_of(scale)
-    return slots.arms(scale) + [Arm(f"{arm.name}, FFN", arm.settings | recipe, seeds=arm.seeds) for arm in cooled]
+    return slots.arms(scale) + [
+        Arm(f"{arm.name}, FFN", {"model": slots.size_of(scale) | arm.settings["model"]}, seeds=arm.seeds)
+        for arm in cooled
+    ]
 
 
 def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
-    """Look into the memory that has the slots: the FFN, or self-attention where that has them instead."""
-    result = slots.run(arm, seed, bench)
+    """Look into the memory that has the slots: the FFN, or self-attention where that has them instead.
+
+    What ``slots`` has measured stands in its cell, wherever its model may be.
+    """
+    kept = Cell("slots", "", arm, seed, bench.scale, bench.corpus, str(bench.work.parent)).record()
+    result = kept["result"] if kept and kept["status"] == "done" else slots.run(arm, seed, bench)
     prefix = "ffn_" if "ffn_top" in result else "self_"
     return {name: result.get(f"{prefix}{name}") for name in MEASURES} | {"bleu": result["bleu"]}
 

@@ -12,7 +12,7 @@ from reluformer.study.report.figures import counted, duration
 from reluformer.study.report.plots import pictures
 from reluformer.study.report.sections import Cell, Section, number, sections, short
 from reluformer.study.report.tables import arm_table, claim_table, is_sweep
-from reluformer.study.report.verdicts import FAILS, HOLDS, OPEN, verdict
+from reluformer.study.report.verdicts import FAILS, HOLDS, OPEN, UNTRIED, verdict
 
 METHOD = (
     "How a word is found: > and < by Welch's two-sided t-test over seeds, = by two one-sided tests (TOST) within the "
@@ -66,12 +66,14 @@ def _summary(parts: Sequence[Section]) -> list[Block]:
     if not words:
         return []
     told = ", ".join(f"{words[word]} {plural if words[word] != 1 else word}" for word, plural in _PLURALS.items())
-    return [
+    if words[UNTRIED]:
+        told += f", {words[UNTRIED]} {UNTRIED}, for want of cells"
+    blocks: list[Block] = [
         Heading("What holds", 2, "claims"),
         Paragraph(f"{words.total()} claim{'' if words.total() == 1 else 's'}: {told}."),
-        claim_table(parts, with_experiment=True),
-        Paragraph(METHOD, quiet=True),
     ]
+    tried = claim_table(parts, with_experiment=True)
+    return [*blocks, tried, Paragraph(METHOD, quiet=True)] if tried.rows else blocks
 
 
 _PLURALS = {HOLDS: "hold", FAILS: "do not hold", OPEN: OPEN}
@@ -83,8 +85,9 @@ def _experiment(part: Section, out: Path) -> list[Block]:
         blocks.append(Paragraph("No cells yet."))
     elif part.arms:
         blocks += [arm_table(part), Paragraph(_legend(part), quiet=True)]
-    if part.experiment.claims:
-        blocks += [Heading("Claims", 3), claim_table([part], with_experiment=False)]
+    claims = claim_table([part], with_experiment=False)
+    if claims.rows:
+        blocks += [Heading("Claims", 3), claims]
     blocks += _tables(part)
     found: list[Picture | Image] = [*pictures(part), *_images(part, out)]
     if found:

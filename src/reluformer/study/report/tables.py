@@ -8,7 +8,7 @@ from reluformer.study.experiment import Column
 from reluformer.study.report.blocks import Table, Text
 from reluformer.study.report.figures import counted, reason, spread
 from reluformer.study.report.sections import ArmCells, Section
-from reluformer.study.report.verdicts import FAILS, HOLDS, OPEN, verdict
+from reluformer.study.report.verdicts import FAILS, HOLDS, OPEN, UNTRIED, verdict
 
 UNKNOWN = Text("unknown", tone="quiet")
 TONES = {HOLDS: "good", FAILS: "bad", OPEN: "open"}
@@ -42,12 +42,14 @@ def arm_table(section: Section) -> Table:
 
 
 def claim_table(sections: Sequence[Section], with_experiment: bool) -> Table:
-    """A row per claim: what is claimed, the word on it, and the test behind the word."""
+    """A row per claim that was tried: what is claimed, the word on it, and the test behind the word."""
     head = ("verdict", "claim", *(["experiment"] if with_experiment else []), "test", "paper")
     rows = []
     for section in sections:
         for claim in section.experiment.claims:
             found = verdict(claim, section)
+            if found.word == UNTRIED:
+                continue
             measured = f"{claim.metric}: {claim.arm} {claim.relation} {claim.other}"
             if claim.margin:
                 how = "±" if claim.relation == "=" else "by" if claim.margin > 0 else "less"

@@ -3,7 +3,7 @@
 Every claim compares the means of one figure in two arms. ``>`` and ``<`` are judged by Welch's two-sided t-test at 5 %:
 a significant difference on the claimed side holds, one on the other side does not hold, and anything else is not
 decided. ``=`` holds by two one-sided tests (TOST) against the claim's margin, and does not hold where the difference is
-significantly larger than the margin.
+significantly larger than the margin. A claim about an arm without cells is not tried.
 
 A run that diverged has no figure, yet says a lot. An arm of which every run diverged is worse than any that finished.
 Where only some did, the test takes the runs that finished, and its word stands only if the missing ones would have
@@ -17,7 +17,7 @@ from reluformer.study.experiment import Claim
 from reluformer.study.report.sections import ArmCells, Section
 from reluformer.study.report.student import Difference, welch
 
-HOLDS, FAILS, OPEN = "holds", "does not hold", "not decided"
+HOLDS, FAILS, OPEN, UNTRIED = "holds", "does not hold", "not decided", "not tried"
 LEVEL = 0.05
 
 
@@ -34,7 +34,7 @@ def verdict(claim: Claim, section: Section) -> Verdict:
     arm, other = section.arm(claim.arm), section.arm(claim.other)
     for side in (arm, other):
         if not side.cells:
-            return Verdict(OPEN, f"no cells: {side.name}")
+            return Verdict(UNTRIED, f"no cells: {side.name}")
     lost = [side for side in (arm, other) if not side.having("done") and side.having("diverged")]
     if lost:
         return _diverged(claim, lost, section)
