@@ -13,7 +13,7 @@ MANY = 4096  # where ReLU is also tried with a layer norm: is it the norm or sof
 NORMED = "ReLU + LN"
 # The large scale has 87 of these runs: so that each sees all updates, its models are of half the width and depth.
 HALF: dict[str, Any] = {"d_model": 256, "encoder_layers": 3, "decoder_layers": 3}
-# What was run first, models of full size for a third of the updates: too few to learn which word translates which.
+# What was run first, models of full size for a third of the updates: their loss was still falling when it ended.
 CUT_SHORT = ", full size, a third of the updates"
 
 METRICS = (("bleu", "beats", ">"), ("nll", "has a lower loss than", "<"))
