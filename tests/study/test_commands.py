@@ -120,10 +120,13 @@ def test_some_arms_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path, out
     assert sorted(log.read_text().splitlines()) == ["work 0", "work 1"]
 
 
-def test_arms_by_a_pattern(capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path) -> None:
-    file, log = write_experiment(tmp_path, {"a, 32": {}, "a, 4096": {}, "b, 4096": {}})
-    assert run(capsys, "study", "own", "--add", str(file), "--out", str(out), "--arm", "*, 4096")[0] == 0
-    assert sorted(log.read_text().splitlines()) == ["a, 4096 0", "b, 4096 0"]
+def test_arms_by_a_pattern_and_in_the_order_asked_for(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path
+) -> None:
+    file, log = write_experiment(tmp_path, {"a, 8": {}, "a, 32": {}, "a, 4096": {}, "b, 4096": {}})
+    command = ["study", "own", "--add", str(file), "--out", str(out), "--jobs", "1"]
+    assert run(capsys, *command, "--arm", "*, 4096", "--arm", "a, 8")[0] == 0
+    assert log.read_text().splitlines() == ["a, 4096 0", "b, 4096 0", "a, 8 0"]
 
 
 def test_study_stops_when_its_time_is_over_with_a_report(

@@ -45,7 +45,7 @@ def study(
     ] = "",
     arm: Annotated[
         list[str] | None,
-        typer.Option(help="run these arms alone, e.g. '*, 4096'; the report has whatever is there; may be repeated"),
+        typer.Option(help="run these arms alone, in this order, e.g. '*, 4096'; the report has all; may be repeated"),
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="runs of every arm; by default the scale's")] = None,
     out: Annotated[Path, typer.Option(help="folder for cells, models and the report")] = Path("study"),
@@ -104,8 +104,12 @@ def _study(
     size = SCALES[scale]
     data: Corpus = embedded_corpus(out, size) if folder is None else open_corpus(folder, test)
     cells = [c for name in chosen for c in grid(*found[name], size, data, seeds, out)]
-    wanted = choose("arm", dict.fromkeys(cell.arm.name for cell in cells), arms)
-    mine = share_of([cell for cell in cells if cell.arm.name in wanted])
+    if arms:
+        wanted = choose("arm", dict.fromkeys(cell.arm.name for cell in cells), arms)
+        asked = [cell for name in wanted for cell in cells if cell.arm.name == name]
+    else:
+        asked = cells
+    mine = share_of(asked)
     todo = unfinished(mine)
     count, logs = jobs or _default_jobs(), out / "work" / "logs"
     late = False
