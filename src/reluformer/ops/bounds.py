@@ -112,7 +112,7 @@ def relu_mass_bounds(
 
 
 def _rectified(scores: Interval, power: int, bias: Tensor | float) -> tuple[Tensor, Tensor]:
-    """Both ends of ``relu(s + bias) ** power``, each correct to a few roundings and exactly 0 where it is 0."""
+    """Both ends of ``relu(s + bias) ** power``, each correct to a few roundings, and exactly 0 where it should be."""
     if power not in POWERS:
         raise ValueError(f"power must be one of {', '.join(map(str, POWERS))}, got {power!r}")
     bias = bias.to(WIDE) if isinstance(bias, Tensor) else bias
@@ -123,9 +123,9 @@ def _rectified(scores: Interval, power: int, bias: Tensor | float) -> tuple[Tens
 
 
 def _range_of_means(values: Interval, largest: Callable[[Tensor], Tensor], alive: Tensor) -> Interval:
-    """Range of the weighted means of ``values (..., M, D)``, with ``largest`` the maximum for given coefficients.
+    """Range of the weighted means of ``values (..., M, D)``, given a function that finds the largest.
 
-    ``largest`` takes centred coefficients ``(..., D, M)`` and returns the largest means ``(..., N, D)``.
+    ``largest`` maps centred coefficients ``(..., D, M)`` to their largest means ``(..., N, D)``.
 
     The error. Coefficients are centred, ``|c| <= R``, so that nothing depends on a common offset; ``u = EPS / 2``. A
     mean whose weights have relative errors ``t_j`` is off by at most ``2 R sum_j p_j |t_j|``.

@@ -241,7 +241,7 @@ def _sequences(p: Problem) -> Iterator[tuple[slice, slice]]:
 
 
 def _at_keys(p: Problem, x: Tensor) -> Tensor:
-    """Values of the queries ``(B, H, N)``, moved to the keys at their positions ``(B, H, M)``."""
+    """Numbers that belong to queries, ``(B, H, N)``, placed at the keys of the same position, ``(B, H, M)``."""
     return torch.cat([at_keys(x[:, :, rows], keys.stop - keys.start) for rows, keys in _sequences(p)], -1)
 
 

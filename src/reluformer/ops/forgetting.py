@@ -30,7 +30,10 @@ def at_queries(c: Tensor, n: int) -> Tensor:
 
 
 def at_keys(x: Tensor, m: int) -> Tensor:
-    """Values of the queries, ``x (B, H, N)``, at the keys of their positions, ``(B, H, M)``; 0 at keys without one."""
+    """Numbers that belong to queries, ``x (B, H, N)``, placed at the keys of the same position, ``(B, H, M)``.
+
+    Keys without a query get 0.
+    """
     return F.pad(x, (m - x.shape[-1], 0))
 
 

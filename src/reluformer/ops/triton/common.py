@@ -170,7 +170,7 @@ def rectify(x, factor, dtype: tl.constexpr, POWER: tl.constexpr, FACTOR: tl.cons
 
 @triton.jit
 def fold(x, ROWS: tl.constexpr, COLS: tl.constexpr):
-    """Sum columns that are eight apart: one thread holds them all in a product's result, so none are exchanged."""
+    """Sum columns that are eight apart: one thread holds them all in a product's result, so nothing is exchanged."""
     return tl.sum(tl.reshape(x, (ROWS, COLS // 8, 8)), 1)
 
 

@@ -128,7 +128,7 @@ class _Backward:
             self.faded_dout = torch.empty_strided(*layout, dtype=self.dout.dtype, device=self.dout.device)
         self.lines = self.nothing.view(1, 1, 1, 0).expand(1, 1, 3, 0)
         if narrow or self.stats:
-            shape = (b, heads, 3, host.cdiv(n, ROW_BLOCK) * ROW_BLOCK)  # padded: tensor maps find whole blocks
+            shape = (b, heads, 3, host.cdiv(n, ROW_BLOCK) * ROW_BLOCK)  # padded: tensor maps load whole blocks
             self.lines = torch.empty(shape, dtype=torch.float32, device=p.q.device)
         self.slopes, self.bends, self.factors = self.lines.unbind(2)
         needed = scaled or narrow or self.stats

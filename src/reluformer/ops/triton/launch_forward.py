@@ -134,7 +134,7 @@ def _decode(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
 
 
 def _keys_per_program(m: int, programs: int, block: int, device: torch.device) -> int:
-    """The keys of each program: few enough to fill the GPU several times over, but a few blocks to stream at least."""
+    """Number of keys per program, for programs to fill the GPU several times over, with a few blocks to stream each."""
     cores = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
     parts = max(1, min(host.cdiv(cores * 8, programs), host.cdiv(m, 4 * block)))
     return host.cdiv(host.cdiv(m, parts), block) * block

@@ -14,7 +14,7 @@ WIDEST = 128  # largest head dimension: wider ones leave no registers
 
 
 def takes(p: Problem) -> bool:
-    """Whether the short kernels take this problem: heads that fit into one tile, in half precision, padded if at all.
+    """Whether the short kernels take this problem: heads that fit into one tile, in half precision, not packed.
 
     A band and a mask of keys may hide keys; an attention mask and forget gates are not supported.
     """

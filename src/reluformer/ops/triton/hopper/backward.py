@@ -109,7 +109,7 @@ SLOPE_8 = gl.constexpr(_SLOPE.format(raise_r=_SEVENTH.format("r"), raise_s=_SEVE
 
 @gluon.jit
 def slope_of(x, POWER: gl.constexpr):
-    """The derivative of ``relu(x) ** POWER`` as bfloat16, for powers above 1; not pure, see ``clamp``."""
+    """The derivative of ``relu(x) ** POWER`` as bfloat16, for powers above 1; marked impure, as ``clamp`` is."""
     code: gl.constexpr = SLOPE_2 if POWER == 2 else SLOPE_4 if POWER == 4 else SLOPE_8
     return gl.inline_asm_elementwise(code, "=r,r,r", [x], dtype=gl.bfloat16, is_pure=False, pack=2)
 
@@ -183,7 +183,7 @@ def visit_queries(
     dk_mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS // SIDES, 1], [16, D, 16])  # keys x D
     operand: gl.constexpr = gl.DotOperandLayout(0, dk_mma, 2)
     dtype: gl.constexpr = q_smem.dtype
-    ASKS: gl.constexpr = SIDES == 1 and not STATS  # loads the queries; else the third warpgroup has more time to
+    ASKS: gl.constexpr = SIDES == 1 and not STATS  # load queries here; else the third warpgroup has more time for it
     mine = first + SIDE * KEYS
     plain = mine + KEYS - 1 - ahead  # from this query on, every query sees all these keys
     k, v = k_smem.index(SIDE), v_smem.index(SIDE)

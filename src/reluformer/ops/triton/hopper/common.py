@@ -49,5 +49,5 @@ def log2(x):
 
 @gluon.jit
 def clamp(x):
-    """``max(x, TINY)``, not pure: the compiler would move it past what overwrites ``x``, at the cost of a copy."""
+    """``max(x, TINY)``, marked impure: else the compiler moves it past what overwrites ``x``, which costs a copy."""
     return gl.inline_asm_elementwise(AT_LEAST_TINY, "=r,r", [x], dtype=gl.float32, is_pure=False, pack=1)

@@ -36,7 +36,7 @@ LN2 = gl.constexpr(0.6931471805599453)
 
 @gluon.jit
 def fold(x, ROWS: gl.constexpr, COLS: gl.constexpr):
-    """Sum columns that are eight apart: one thread holds them all in a product's result, so none are exchanged."""
+    """Sum columns that are eight apart: one thread holds them all in a product's result, so nothing is exchanged."""
     return gl.sum(gl.reshape(x, (ROWS, COLS // 8, 8)), 1)
 
 
