@@ -1,4 +1,4 @@
-"""Checks of the operator's arguments: each failure names the argument, what it got and what it takes."""
+"""Checks of the operator's arguments: each error names the argument, what it takes and what it got."""
 
 import math
 from itertools import pairwise
@@ -12,20 +12,20 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from reluformer.ops.visibility import UNBOUNDED, Band
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-POWERS = (1, 2, 4, 8)  # what squares make: no kernel needs a logarithm
+POWERS = (1, 2, 4, 8)  # reached by repeated squaring: no kernel needs a logarithm
 
-# Boundaries already read, with the tensor version they were read at. Reading waits for the GPU, so all layers of a
-# model that share one tensor of boundaries should pay for it once.
+# Boundaries already read, with the tensor version they were read at. Reading waits for the GPU, so the layers of a
+# model that share one tensor of boundaries should pay for it only once.
 _known_bounds = WeakTensorKeyDictionary()
 
 
 def shape_of(x: Tensor) -> str:
-    """The shape as a reader writes it: ``(2, 8, 100, 64)``."""
+    """The shape as it is written in messages: ``(2, 8, 100, 64)``."""
     return str(tuple(x.shape))
 
 
 def check_qkv(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
-    """Check ranks, dtypes, devices and head counts; ``layout`` is ``"BHND"`` or ``"THD"``, packed."""
+    """Check ranks, dtypes, devices and head counts; ``layout`` is ``"BHND"``, or ``"THD"`` for packed sequences."""
     rank, heads = len(layout), layout.index("H")
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not isinstance(x, Tensor):
@@ -54,14 +54,14 @@ def check_qkv(q: Tensor, k: Tensor, v: Tensor, layout: str) -> None:
 
 
 def check_return_stats(return_stats: object) -> int:
-    """The level of statistics that was asked for: 0 for none, 1 for mass and entropy, 2 for the active keys too."""
+    """The requested level of statistics: 0 for none, 1 for mass and entropy, 2 for the active keys as well."""
     if not isinstance(return_stats, bool | str) or (isinstance(return_stats, str) and return_stats != "mass_entropy"):
         raise ValueError(f"return_stats must be True, False or 'mass_entropy', got {return_stats!r}")
     return 1 if return_stats == "mass_entropy" else 2 * bool(return_stats)
 
 
 def check_stats_batch(stats_batch: int | None, q: Tensor, level: int) -> int:
-    """Of how many sequences statistics of this level are asked for."""
+    """The number of sequences for which statistics of this level are requested."""
     batch = q.shape[0]
     if stats_batch is None:
         return batch
@@ -74,7 +74,7 @@ def check_stats_batch(stats_batch: int | None, q: Tensor, level: int) -> int:
 
 
 def check_per_head(name: str, x: Tensor | None, q: Tensor, heads: int) -> Tensor | None:
-    """A tensor of one value per query head, checked and with one after another in memory, as kernels read them."""
+    """Check a tensor of one value per query head; return it contiguous, as kernels read it."""
     if x is None:
         return None
     if not isinstance(x, Tensor):
@@ -89,7 +89,7 @@ def check_per_head(name: str, x: Tensor | None, q: Tensor, heads: int) -> Tensor
 
 
 def split_gamma(gamma: Tensor | float | None, q: Tensor, heads: int) -> tuple[Tensor | None, float]:
-    """Gamma as (one value per head or None, one number for all heads): their product divides the weights."""
+    """Split gamma into (a value per head or None, a number for all heads), whose product divides the weights."""
     if gamma is None:
         return None, 1.0
     if isinstance(gamma, Tensor):
@@ -102,7 +102,7 @@ def split_gamma(gamma: Tensor | float | None, q: Tensor, heads: int) -> tuple[Te
 
 
 def check_numbers(alpha: float, power: int, scale: float | None, head_dim: int) -> float:
-    """Check alpha and power; return the scale, by default ``1 / sqrt(D)``."""
+    """Check alpha, power and scale; return the scale, by default ``1 / sqrt(D)``."""
     if isinstance(alpha, bool) or not isinstance(alpha, Real) or not 0 <= alpha < math.inf:
         raise ValueError(f"alpha must be a number >= 0, got {alpha!r}")
     if isinstance(power, bool) or not isinstance(power, Integral) or power not in POWERS:
@@ -115,7 +115,7 @@ def check_numbers(alpha: float, power: int, scale: float | None, head_dim: int) 
 
 
 def make_band(causal: bool, window: int | tuple[int, int] | None) -> Band:
-    """Causal and window as a band; a window of ``w`` reaches ``w - 1`` keys to either side."""
+    """The band that ``causal`` and ``window`` describe; a window of ``w`` reaches ``w - 1`` keys to either side."""
     if not isinstance(causal, bool):
         raise ValueError(f"causal must be True or False, got {causal!r}")
     left = right = UNBOUNDED
@@ -177,7 +177,7 @@ def check_log_forget(log_forget: Tensor | None, q: Tensor, m: int, band: Band) -
     if tuple(log_forget.shape) != shape:
         raise ValueError(f"log_forget must have shape (B, Hq, M) = {shape}, got {shape_of(log_forget)}")
     wide = torch.promote_types(q.dtype, torch.float32)
-    if log_forget.dtype != wide:  # sums over thousands of gates: half precision would not hold them
+    if log_forget.dtype != wide:  # half precision could not hold sums over thousands of gates
         raise ValueError(f"log_forget must be {wide} where q is {q.dtype}, got {log_forget.dtype}")
     if log_forget.device != q.device:
         raise ValueError(f"log_forget must be on the device of q, {q.device}, got {log_forget.device}")
@@ -188,7 +188,8 @@ def check_log_forget(log_forget: Tensor | None, q: Tensor, m: int, band: Band) -
 def check_cu_seqlens(name: str, cu: Tensor, packed: Tensor, max_seqlen: int, max_name: str) -> Tensor:
     """Check sequence boundaries ``[0, ..., T]``: one dimension, int32, not decreasing, covering the packed tensor.
 
-    They come back contiguous, as kernels read them.
+    Returns:
+        The boundaries, contiguous, as kernels read them.
     """
     if not isinstance(cu, Tensor) or cu.dtype != torch.int32 or cu.dim() != 1 or cu.numel() < 2:
         got = f"{cu.dtype} of shape {shape_of(cu)}" if isinstance(cu, Tensor) else type(cu).__name__
@@ -197,7 +198,7 @@ def check_cu_seqlens(name: str, cu: Tensor, packed: Tensor, max_seqlen: int, max
         raise ValueError(f"{name} must be on the device of q, {packed.device}, got {cu.device}")
     if isinstance(max_seqlen, bool) or not isinstance(max_seqlen, int | torch.SymInt) or max_seqlen < 0:
         raise ValueError(f"{max_name} must be an int >= 0, got {max_seqlen!r}")
-    if torch.compiler.is_compiling() or cu.is_meta:  # no values to read
+    if torch.compiler.is_compiling() or cu.is_meta:  # there are no values to read
         return cu.contiguous()
     bounds = _read_bounds(cu)
     lengths = [stop - start for start, stop in pairwise(bounds)]
@@ -209,7 +210,7 @@ def check_cu_seqlens(name: str, cu: Tensor, packed: Tensor, max_seqlen: int, max
 
 
 def check_no_tangent(backend: str, *tensors: Tensor | None) -> None:
-    """Refuse forward-mode differentiation, which PyTorch drops in silence where an operator has no rule for it."""
+    """Refuse forward-mode differentiation: PyTorch silently drops tangents where an operator has no rule for them."""
     if forward_ad._current_level < 0:
         return
     tangents = (forward_ad.unpack_dual(x).tangent for x in tensors if x is not None)  # type: ignore[no-untyped-call]
@@ -218,7 +219,7 @@ def check_no_tangent(backend: str, *tensors: Tensor | None) -> None:
 
 
 def _read_bounds(cu: Tensor) -> list[int]:
-    if cu.is_inference():  # has no version
+    if cu.is_inference():  # inference tensors have no version
         return list(cu.tolist())
     version, bounds = _known_bounds.get(cu, (None, []))  # type: ignore[no-untyped-call]
     if version != cu._version:

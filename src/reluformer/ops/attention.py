@@ -1,4 +1,4 @@
-"""ReLU attention for users: checks the arguments and picks the back end."""
+"""The public functions of ReLU attention: they check the arguments and choose the back end."""
 
 import importlib.util
 import os
@@ -19,11 +19,11 @@ Backend = Literal["auto", "reference", "chunked", "triton"]
 BACKENDS = ("auto", "reference", "chunked", "triton")
 Stats = tuple[Tensor, AttentionStats]
 ReturnStats = bool | Literal["mass_entropy"]
-FEW_QUERIES = 16  # so few against a long cache: it is read once, with its mask, and not written
+FEW_QUERIES = 16  # up to this many, the cache of keys is read once, with its mask, rather than copied with zeros
 
 
 class _PackedOptions(TypedDict, total=False):
-    """The keyword arguments of relu_attention_varlen, for type checkers."""
+    """Keyword arguments of :func:`relu_attention_varlen`, for type checkers."""
 
     gamma: Tensor | float | None
     alpha: float
@@ -36,7 +36,7 @@ class _PackedOptions(TypedDict, total=False):
 
 
 class _Options(_PackedOptions, total=False):
-    """The keyword arguments of relu_attention, for type checkers."""
+    """Keyword arguments of :func:`relu_attention`, for type checkers."""
 
     key_padding_mask: Tensor | None
     attn_mask: Tensor | None
@@ -229,28 +229,28 @@ def relu_attention_varlen(
     return_stats: ReturnStats = False,
     backend: Backend = "auto",
 ) -> Tensor | Stats:
-    """ReLU attention over sequences of different lengths packed one after another, without padding.
+    """ReLU attention over sequences of different lengths, packed one after another without padding.
 
     Sequence ``s`` holds the queries ``cu_seqlens_q[s]:cu_seqlens_q[s + 1]`` and the keys
-    ``cu_seqlens_k[s]:cu_seqlens_k[s + 1]``, and its queries see its own keys alone.
+    ``cu_seqlens_k[s]:cu_seqlens_k[s + 1]``; its queries see only its own keys.
 
     Args:
         q: Queries ``(Tq, Hq, D)``.
         k: Keys ``(Tk, Hk, D)``.
         v: Values ``(Tk, Hk, D)``.
-        cu_seqlens_q: Boundaries ``[0, ..., Tq]``, int32, ``(sequences + 1,)``.
-        cu_seqlens_k: Boundaries ``[0, ..., Tk]``, int32, ``(sequences + 1,)``.
-        max_seqlen_q: At least the length of the longest sequence of queries.
-        max_seqlen_k: At least the length of the longest sequence of keys.
-        gamma: As in :func:`relu_attention`, and so are all that follow.
-        alpha: See there.
-        power: See there.
-        bias: See there.
-        scale: See there.
-        causal: See there.
-        window: See there.
-        return_stats: See there; each statistic is ``(Tq, Hq)``.
-        backend: See there.
+        cu_seqlens_q: Boundaries of the queries ``[0, ..., Tq]``, int32, ``(sequences + 1,)``.
+        cu_seqlens_k: Boundaries of the keys ``[0, ..., Tk]``, int32, ``(sequences + 1,)``.
+        max_seqlen_q: Length of the longest sequence of queries, or more.
+        max_seqlen_k: Length of the longest sequence of keys, or more.
+        gamma: As in :func:`relu_attention`.
+        alpha: As in :func:`relu_attention`.
+        power: As in :func:`relu_attention`.
+        bias: As in :func:`relu_attention`.
+        scale: As in :func:`relu_attention`.
+        causal: As in :func:`relu_attention`.
+        window: As in :func:`relu_attention`.
+        return_stats: As in :func:`relu_attention`; each statistic is ``(Tq, Hq)``.
+        backend: As in :func:`relu_attention`.
 
     Returns:
         The output ``(Tq, Hq, D)``, or a pair of it and the statistics.
@@ -271,7 +271,7 @@ def relu_attention_varlen(
     level = arguments.check_return_stats(return_stats)
     backend = _choose(backend, q, None)
 
-    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))  # (1, H, T, D): packed is a batch of one
+    q, k, v = (x.transpose(0, 1)[None] for x in (q, k, v))  # (1, H, T, D): packed sequences are a batch of one
     if backend == "reference":
         out, stats = _reference_varlen(
             q,
@@ -301,14 +301,14 @@ def relu_attention_varlen(
 
 
 def _kept(stats: AttentionStats, level: int) -> AttentionStats:
-    """The statistics of a level, see :class:`Problem`."""
+    """The statistics that belong to a level; for the levels see :class:`Problem`."""
     return stats if level == 2 else AttentionStats(*stats[:2], stats.active.new_empty(0))
 
 
 def _reference_varlen(
     q: Tensor, k: Tensor, v: Tensor, cu_q: Tensor, cu_k: Tensor, **options: Any
 ) -> tuple[Tensor, AttentionStats]:
-    """One sequence after another; the results side by side."""
+    """Run the reference on one sequence after another and concatenate the results."""
     outs, stats = [], []
     for q_start, q_stop, k_start, k_stop in zip(*(c.tolist() for c in (cu_q, cu_q[1:], cu_k, cu_k[1:])), strict=False):
         out, stat = reference.attention(
@@ -326,7 +326,7 @@ def _reference_varlen(
 
 
 def _autocast(*tensors: Tensor) -> Sequence[Tensor]:
-    """Cast to the autocast dtype where autocast is on, as scaled_dot_product_attention does."""
+    """Cast float32 tensors to the autocast dtype where autocast is on, as ``scaled_dot_product_attention`` does."""
     device = getattr(tensors[0], "device", torch.device("cpu")).type
     if device == "meta" or not torch.is_autocast_enabled(device):
         return tensors
@@ -335,7 +335,7 @@ def _autocast(*tensors: Tensor) -> Sequence[Tensor]:
 
 
 def _choose(backend: str, q: Tensor, attn_mask: Tensor | None) -> Literal["reference", "chunked", "triton"]:
-    """The back end that will run: ``auto`` resolved, an impossible choice refused."""
+    """Resolve ``auto`` to the back end that will run, and refuse an impossible choice."""
     if backend not in BACKENDS:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
     obstacle = _triton_obstacle(q)
@@ -348,7 +348,7 @@ def _choose(backend: str, q: Tensor, attn_mask: Tensor | None) -> Literal["refer
 
 
 def _triton_obstacle(q: Tensor) -> str | None:
-    """Why Triton cannot take these tensors, or None."""
+    """The reason why Triton cannot take these tensors, or None."""
     if not _HAS_TRITON:
         return "Triton is not installed"
     if not q.is_cuda and not _interpreted():
@@ -366,5 +366,5 @@ _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def _interpreted() -> bool:
-    """Whether Triton interprets its kernels, which then take CPU tensors."""
+    """Whether Triton runs in its interpreter, where kernels take CPU tensors."""
     return os.environ.get("TRITON_INTERPRET", "0") not in ("", "0", "false", "off")

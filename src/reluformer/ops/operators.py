@@ -1,7 +1,7 @@
-"""The chunked and Triton back ends as PyTorch operators: what to run, how to differentiate it, which shapes come out.
+"""The chunked and Triton back ends as PyTorch operators: what to run, how to differentiate it, which shapes result.
 
-``torch.compile`` sees ``reluformer::attention_forward`` and ``reluformer::attention_backward`` whole, each as one node
-of its graph. The reference needs none of this: it is plain PyTorch.
+To ``torch.compile``, ``reluformer::attention_forward`` and ``reluformer::attention_backward`` are opaque, each a single
+node of the graph. The reference needs none of this: it is plain PyTorch.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,9 +16,9 @@ from reluformer.ops.problem import Problem
 from reluformer.ops.statistics import AttentionStats
 from reluformer.ops.visibility import Band
 
-# Sizes and numbers come in lists because PyTorch takes time quadratic in the number of arguments, at every call.
+# Sizes and numbers come in lists because every call costs PyTorch time quadratic in the number of arguments.
 _TENSORS = 11
-_OPTIONAL = (3, 4, 6, 10)  # where gamma, bias, attn_mask and faded are: given and differentiable, or not
+_OPTIONAL = (3, 4, 6, 10)  # positions of gamma, bias, attn_mask and faded, each of which may need a gradient
 _PROBLEM = (
     "Tensor q, Tensor k, Tensor v, Tensor? gamma, Tensor? bias, Tensor? key_mask, Tensor? attn_mask, Tensor? count, "
     "Tensor? cu_q, Tensor? cu_k, Tensor? faded, SymInt[] sizes, float[] numbers, int power, int stats, str backend"
@@ -26,7 +26,7 @@ _PROBLEM = (
 
 
 def attend(p: Problem, backend: str) -> tuple[Tensor, AttentionStats]:
-    """Run the problem on this back end, differentiably; the statistics are empty if not asked for."""
+    """Run the problem on this back end, differentiably; statistics that were not requested are empty."""
     sizes = [p.max_q, p.max_k, *p.band, p.stats_batch]
     numbers = [p.divisor, p.alpha, p.scale]
     out, mass, entropy, active = torch.ops.reluformer.attention_forward.default(
@@ -36,7 +36,7 @@ def attend(p: Problem, backend: str) -> tuple[Tensor, AttentionStats]:
 
 
 def _problem(args: Sequence[Any]) -> Problem:
-    """The operator's flat arguments as a Problem (less the back end, which comes last)."""
+    """Rebuild the Problem from the operator's flat arguments; the last of them, the back end, is not part of it."""
     *tensors, (max_q, max_k, left, right, stats_batch), (divisor, alpha, scale), power, stats, _ = args
     return Problem(*[*tensors, max_q, max_k, divisor, alpha, power, scale, Band(left, right), stats, stats_batch])
 
@@ -44,7 +44,7 @@ def _problem(args: Sequence[Any]) -> Problem:
 def _module(backend: str) -> ModuleType:
     if backend == "chunked":
         return chunked
-    from reluformer.ops import triton  # Triton is imported when it is first used: machines without it do not need it
+    from reluformer.ops import triton  # imported on first use: machines without Triton do not need it
 
     return triton
 
@@ -116,7 +116,7 @@ class _Attention(torch.autograd.Function):
         *tensors, mass, entropy = ctx.saved_tensors
         if grad_out is None:
             grad_out = torch.zeros_like(tensors[0])
-        if mass is None:  # no statistics were asked for: their gradients are as empty as they
+        if mass is None:  # no statistics were requested: they are empty, and so are their gradients
             grad_mass = grad_entropy = None
         dq, dk, dv, *optional = torch.ops.reluformer.attention_backward.default(
             grad_out, grad_mass, grad_entropy, mass, entropy, ctx.need, *tensors, *ctx.options
@@ -154,7 +154,7 @@ def _differentiable(op: Any, function: Any) -> Callable[..., Any]:
     return dispatch
 
 
-# torch.library.custom_op would do the same in fewer lines, but costs the host more at every call: it compares the
+# torch.library.custom_op would do the same in fewer lines, but costs the host more time per call: it compares the
 # storage of all arguments with that of the results, and walks the schema once more for autograd.
 _library: Any = torch.library.Library("reluformer", "DEF")  # type: ignore[no-untyped-call]
 

@@ -1,7 +1,7 @@
-"""Padding without a mask: a key of zeros has a score of zero, which ReLU drops.
+"""Padding without a mask: a key of zeros scores zero, and ReLU gives it no weight.
 
-Kernels without masks are faster, and on Hopper they are the ones that were written for it. What is left of the mask is
-how many keys a query sees, a factor of its whole row.
+Kernels without masks are faster, and those written for Hopper take none. All that remains of the mask is the number of
+keys that a query sees, which is a factor of its whole row.
 """
 
 import torch
@@ -12,14 +12,14 @@ from reluformer.ops.visibility import Band, count_visible
 
 
 def hide_keys(k: Tensor, key_mask: Tensor) -> Tensor:
-    """Keys ``(B, H, M, D)`` of which those that ``key_mask (B, M)`` hides get no weight, if scores have no bias."""
+    """Zero the keys ``(B, H, M, D)`` that ``key_mask (B, M)`` hides: they get no weight if scores have no bias."""
     return k.masked_fill(~key_mask[:, None, :, None], 0.0)
 
 
 def rescale(
     out: Tensor, stats: AttentionStats, key_mask: Tensor, band: Band, alpha: float
 ) -> tuple[Tensor, AttentionStats]:
-    """Output and statistics of rows that were divided as if they saw hidden keys too."""
+    """Correct the output and mass of rows that were divided as if they saw the hidden keys too."""
     if alpha == 0:
         return out, stats
     n, m = out.shape[2], key_mask.shape[1]

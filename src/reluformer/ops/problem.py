@@ -1,4 +1,4 @@
-"""One call of the operator, as the back ends see it: arguments checked, shapes normal, defaults filled in."""
+"""One call of the operator, as the back ends see it: arguments checked, shapes normalised, defaults filled in."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from reluformer.ops.visibility import Band
 class Problem(NamedTuple):
     """Everything that a back end needs to know.
 
-    Packed sequences have ``B = 1``, the packed length as ``N`` and ``M``, and boundaries ``cu_q`` and ``cu_k``.
+    Packed sequences have ``B = 1``, their packed lengths as ``N`` and ``M``, and the boundaries ``cu_q`` and ``cu_k``.
     """
 
     q: Tensor  # (B, Hq, N, D)
@@ -20,32 +20,32 @@ class Problem(NamedTuple):
     bias: Tensor | None  # (Hq,)
     key_mask: Tensor | None  # (B, M), True = may be seen
     attn_mask: Tensor | None  # (B|1, Hq|1, N, M), boolean, or floating point and added to the score
-    visible: Tensor | None  # (B|1, Hq|1, N), float32: how many keys, where a mask makes that irregular, else None
+    visible: Tensor | None  # (B|1, Hq|1, N), float32: number of visible keys, if there is a mask
     cu_q: Tensor | None  # (sequences + 1,), int32
     cu_k: Tensor | None
     faded: Tensor | None  # (B, Hq, M), float64: the sums c of forgetting.py
-    max_q: int  # the longest sequence: N and M unless packed
+    max_q: int  # lengths of the longest sequence: N and M unless packed
     max_k: int
-    divisor: float  # divides every weight, beside gamma
+    divisor: float  # divides every weight, in addition to gamma
     alpha: float
     power: int
     scale: float
     band: Band
-    stats: int  # 0 for none, 1 for mass and entropy, 2 for the active keys too
-    stats_batch: int  # of how many sequences, the first ones; B for all
+    stats: int  # level: 0 for none, 1 for mass and entropy, 2 for the active keys as well
+    stats_batch: int  # number of sequences with statistics, the first ones; B for all
 
     @property
     def groups(self) -> int:
-        """How many query heads share a key head."""
+        """The number of query heads that share a key head."""
         return self.q.shape[1] // self.k.shape[1]
 
     @property
     def whole(self) -> bool:
-        """Whether all sequences are alike: with statistics or without."""
+        """Whether all sequences are alike, either with statistics or without."""
         return self.stats == 0 or self.stats_batch == self.q.shape[0]
 
     def split(self) -> "list[tuple[slice, Problem]]":
-        """Where they are not alike: those with statistics and those without, each as a problem of its own, in views."""
+        """Split the batch into the sequences with statistics and those without, each a problem of its own, on views."""
         first, batch = self.stats_batch, self.q.shape[0]
         return [
             (rows, self._sequences(rows)._replace(stats=stats, stats_batch=rows.stop - rows.start))
@@ -54,7 +54,7 @@ class Problem(NamedTuple):
 
     def _sequences(self, rows: slice) -> "Problem":
         def pick(x: Tensor | None) -> Tensor | None:
-            return x if x is None or x.shape[0] == 1 else x[rows]  # masks and counts may be the same for all
+            return x if x is None or x.shape[0] == 1 else x[rows]  # masks and counts may be shared by all sequences
 
         return self._replace(
             q=self.q[rows],
@@ -68,7 +68,7 @@ class Problem(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """What a backward pass returns beside the gradients of q, k and v; empty tensors for what has or needs none."""
+    """Gradients that a backward pass returns in addition to those of q, k and v; empty where none is needed."""
 
     gamma: Tensor
     bias: Tensor

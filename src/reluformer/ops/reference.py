@@ -2,8 +2,8 @@
 
     w_ij = relu(scale * q_i.k_j + bias_h) ** power / (gamma_h * (n_i / 2) ** alpha)        h_i = sum_j w_ij v_j
 
-and with forget gates ``w_ij * f_{j+1} ... f_i``, the gates between the key and the query.
-Every other back end is tested against this file, so it is written to be read, not to be fast.
+With forget gates, ``w_ij`` is multiplied by ``f_{j+1} ... f_i``, the gates between the key and the query. Every other
+back end is tested against this file, so it is written to be read, not to be fast.
 """
 
 import torch
@@ -29,7 +29,10 @@ def attention(
     attn_mask: Tensor | None,
     log_forget: Tensor | None,
 ) -> tuple[Tensor, AttentionStats]:
-    """ReLU attention of ``q (B, Hq, N, D)`` over ``k, v (B, Hk, M, D)``; masks as in :func:`relu_attention`, 4-D."""
+    """ReLU attention of ``q (B, Hq, N, D)`` over ``k, v (B, Hk, M, D)``.
+
+    The masks are as in :func:`relu_attention`, with ``attn_mask`` in four dimensions.
+    """
     groups = q.shape[1] // k.shape[1]
     k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)  # (B, Hq, M, D)
     n, m = q.shape[2], k.shape[2]
@@ -48,13 +51,13 @@ def attention(
     if log_forget is not None:
         c = accumulate(log_forget)  # (B, Hq, M)
         faded = at_queries(c, n)[..., None] - c[:, :, None]  # (B, Hq, N, M)
-        faded = faded.masked_fill(hidden, 0.0)  # towards later keys it would grow
+        faded = faded.masked_fill(hidden, 0.0)  # hidden keys may be later than the query, where it would grow
         r = r * faded.exp().masked_fill(faded < FAINTEST, 0.0).to(r.dtype)
 
     wide = torch.promote_types(q.dtype, torch.float32)
     count = count_visible(band, n, m, key_mask, attn_mask, q.device).to(wide)  # (B|1, Hq|1, N)
     per_head = gamma.to(wide)[:, None] if isinstance(gamma, Tensor) else gamma
-    divisor = per_head * (count.clamp_min(1) / 2) ** alpha  # the clamp: a row without keys has no weights to divide
+    divisor = per_head * (count.clamp_min(1) / 2) ** alpha  # clamped: a row without keys has no weights to divide
     out = (r / divisor[..., None].to(r.dtype)) @ v
 
     total, r_log_r, active = row_sums(r.to(wide))

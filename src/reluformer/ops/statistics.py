@@ -1,11 +1,11 @@
-"""What a row of attention weights did: its mass, its entropy, its active keys."""
+"""Statistics of a row of attention weights: its mass, its entropy and its number of active keys."""
 
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-# Rows and weights below this count as zero in the entropy, whose slope is unbounded at zero.
+# Masses and weights below this count as zero in the entropy, whose slope is unbounded at zero.
 TINY = 1e-20
 
 
@@ -16,9 +16,10 @@ class AttentionStats(NamedTuple):
     through ``mass`` and ``entropy``.
 
     Attributes:
-        mass: ``sum_j w_ij``.
-        entropy: ``-sum_j p_ij log p_ij`` in nats, of the normalised row ``p_ij = w_ij / mass_i``; 0 for a dead row.
-        active: the number of keys with ``w_ij > 0``; empty if only the others were asked for.
+        mass: Sum of the row, ``sum_j w_ij``.
+        entropy: Entropy of the normalised row ``p_ij = w_ij / mass_i``, ``-sum_j p_ij log p_ij`` in nats; 0 for a dead
+            row.
+        active: Number of keys with ``w_ij > 0``; empty if only mass and entropy were requested.
     """
 
     mass: Tensor
@@ -29,7 +30,7 @@ class AttentionStats(NamedTuple):
 def row_sums(r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Sum ``r``, ``r log r`` and ``r > 0`` over the last dimension: all that the statistics need, and all additive.
 
-    ``r log r`` is taken through a clamp so that neither its value nor its gradient is NaN at zero.
+    The argument of the logarithm is clamped so that neither the value nor the gradient of ``r log r`` is NaN at zero.
     """
     return r.sum(-1), (r * r.clamp_min(TINY).log()).sum(-1), (r > 0).sum(-1, dtype=r.dtype)
 

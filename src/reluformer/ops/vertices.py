@@ -1,7 +1,7 @@
-"""Which threshold vertex makes a weighted mean largest.
+"""The threshold vertex that makes a weighted mean largest.
 
 A mean ``sum_j w_j c_j / sum_j w_j`` with every weight ``w_j`` between two ends is largest where the ``t`` largest
-coefficients have the upper weight and the others the lower one, for some ``t`` in ``0 ... M``. Prefix sums over the
+coefficients have their upper weight and the others their lower one, for some ``t`` in ``0 ... M``. Prefix sums over the
 upper ends and suffix sums over the lower ones give the means of all ``M + 1`` vertices at once.
 """
 
@@ -13,15 +13,15 @@ from torch import Tensor
 
 from reluformer.ops.intervals import WIDE
 
-NEAR = 32.0  # scores this near to each other need no exponents: their exponentials can be added as they are
+NEAR = 32.0  # scores no further apart than this need no exponents: their exponentials can be added as they are
 FLOOR = torch.finfo(WIDE).min  # the exponent of no weight at all: finite, since inf - inf is NaN
 
 
 class Sums(NamedTuple):
-    """``mass * e^exponent`` and ``moment * e^exponent``: sums of weights and of weights times coefficients.
+    """Sums of weights, ``mass * e^exponent``, and of weights times coefficients, ``moment * e^exponent``.
 
-    The exponent is the largest score in the sum, so that neither overflows and ``mass`` is at least 1 unless it is 0;
-    None where weights need no exponent. All ``(..., M)``.
+    The exponent is the largest score in the sum, so that neither sum overflows and ``mass`` is at least 1 unless it is
+    0; it is None where weights need no exponent. All are ``(..., M)``.
     """
 
     exponent: Tensor | None
@@ -29,20 +29,26 @@ class Sums(NamedTuple):
     moment: Tensor
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Sums":
-        """The same change for all three."""
+        """Apply the same change to all three."""
         exponent = None if self.exponent is None else change(self.exponent)
         return Sums(exponent, change(self.mass), change(self.moment))
 
 
 @torch.no_grad()
 def best_vertex_of_exponentials(low: Tensor, high: Tensor, c: Tensor) -> Tensor:
-    """Weights ``e^s``, scores between ``low`` and ``high (..., N, M)``, which may be -inf; ``c (..., D, M)``.
+    """The best vertex for weights ``e^s`` with scores ``s`` between ``low`` and ``high``.
 
-    Returns which scores are high at the best vertex, ``(..., N, D, M)``.
+    Args:
+        low: Lower ends of the scores ``(..., N, M)``; may be -inf.
+        high: Upper ends of the scores ``(..., N, M)``; may be -inf.
+        c: Coefficients ``(..., D, M)``.
+
+    Returns:
+        Whether each score is at its upper end at the best vertex, ``(..., N, D, M)``.
     """
     top = high.amax(-1, keepdim=True)
     bottom = low.masked_fill(low == -torch.inf, torch.inf).amin(-1, keepdim=True)
-    if bool((top - bottom <= NEAR).all()):  # the usual case, at a quarter of the time
+    if bool((top - bottom <= NEAR).all()):  # the usual case, in a quarter of the time
         return best_vertex_of_sums((low - top).exp(), (high - top).exp(), c)
 
     def running(scores: Tensor, c: Tensor) -> Sums:
@@ -55,7 +61,10 @@ def best_vertex_of_exponentials(low: Tensor, high: Tensor, c: Tensor) -> Tensor:
 
 @torch.no_grad()
 def best_vertex_of_sums(low: Tensor, high: Tensor, c: Tensor) -> Tensor:
-    """Weights between ``low`` and ``high (..., N, M)`` themselves, not negative; the rest as above."""
+    """The best vertex for weights that lie between ``low`` and ``high (..., N, M)`` themselves and are not negative.
+
+    The rest is as in :func:`best_vertex_of_exponentials`.
+    """
     return _best_vertex(low, high, c, lambda r, c: Sums(None, r.cumsum(-1), (r * c).cumsum(-1)))
 
 
@@ -65,12 +74,12 @@ def _best_vertex(low: Tensor, high: Tensor, c: Tensor, running: Callable[[Tensor
     order = order[..., None, :, :]  # (..., 1, D, M)
     above = running(high[..., None, :].take_along_dim(order, -1), c)  # (..., N, D, M)
     below = running(low[..., None, :].take_along_dim(order, -1).flip(-1), c.flip(-1)).map(lambda x: x.flip(-1))
-    # Vertex t joins the first t of those above with the last M - t of those below.
+    # Vertex t joins the first t upper weights with the last M - t lower ones.
     first, last = (_nothing_like(_part(x, slice(1))) for x in (above, below))
     vertices = _join(_cat(first, above), _cat(below, last))
     empty = vertices.mass == 0
     means = torch.where(empty, -torch.inf, vertices.moment / vertices.mass.masked_fill(empty, 1.0))
-    return rank < means.argmax(-1, keepdim=True)  # NaN counts as the largest: it is not lost
+    return rank < means.argmax(-1, keepdim=True)  # NaN counts as the largest, so it is not lost
 
 
 def _scan(x: Sums) -> Sums:

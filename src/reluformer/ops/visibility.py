@@ -1,7 +1,7 @@
 """Which keys a query may see, and how many.
 
 Query ``i`` of ``N`` stands at position ``p = i + M - N`` among the ``M`` keys (bottom-right alignment) and sees the
-keys ``p - left <= j <= p + right``: causal is ``right = 0``, a window bounds both sides. Masks take keys away from it.
+keys ``p - left <= j <= p + right``: causal is ``right = 0``, a window bounds both sides. Masks hide further keys.
 """
 
 from typing import NamedTuple
@@ -13,7 +13,7 @@ UNBOUNDED = -1
 
 
 class Band(NamedTuple):
-    """How far a query sees to its left and right; ``UNBOUNDED`` for as far as there are keys."""
+    """How many keys a query sees to its left and right; ``UNBOUNDED`` means all of them."""
 
     left: int = UNBOUNDED
     right: int = UNBOUNDED
@@ -47,7 +47,7 @@ def row_limits(band: Band, n: int, m: int, device: torch.device) -> tuple[Tensor
 def band_mask(
     band: Band, n: int, m: int, device: torch.device, rows: slice = slice(None), keys: slice = slice(None)
 ) -> Tensor:
-    """The band as a boolean mask ``(N, M)``, or that part of it."""
+    """The band as a boolean mask ``(N, M)``, or the part of it that ``rows`` and ``keys`` select."""
     start, stop = row_limits(band, n, m, device)
     j = torch.arange(m, device=device)[keys]
     return (j >= start[rows, None]) & (j < stop[rows, None])
@@ -56,7 +56,7 @@ def band_mask(
 def count_visible(
     band: Band, n: int, m: int, key_mask: Tensor | None, attn_mask: Tensor | None, device: torch.device
 ) -> Tensor:
-    """``n_i``: how many keys each query may see, float32, shaped to broadcast against ``(B, Hq, N)``."""
+    """``n_i``, the number of keys that each query may see: float32, broadcasts against ``(B, Hq, N)``."""
     if attn_mask is not None:
         visible = attn_mask if attn_mask.dtype == torch.bool else attn_mask > -torch.inf  # (B|1, Hq|1, N, M)
         if not band.full:

@@ -1,1 +1,1 @@
-"""Small classifiers whose answers can be certified: for every input of a ball, not only for those that were tried."""
+"""Small classifiers whose answers can be certified for every input in a ball, not only for those that were tried."""

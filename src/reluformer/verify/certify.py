@@ -1,4 +1,4 @@
-"""What can be certified of a classifier, beside what an attack finds."""
+"""Certificates of a classifier, next to what an attack finds."""
 
 import dataclasses
 import time
@@ -14,25 +14,25 @@ from reluformer.verify.images import Images
 from reluformer.verify.kinds import name_of
 
 BATCH = 120  # images whose bounds are computed together
-STEPS = 20  # of the attack
-CORNERS = 64  # of a ball, tried at random to see how far logits really go
+STEPS = 20  # steps of the attack
+CORNERS = 64  # random corners of each ball, at which logits are computed to see how far they really go
 
 
 @dataclass(frozen=True)
 class Certificate:
-    """One classifier, one radius. Shares are of all images.
+    """Results of one classifier at one radius; shares are of all images.
 
     Attributes:
-        attention: What memory the attention is.
-        ffn: What memory the FFN is.
-        radius: Of the balls, L-infinity, within pixels from 0 to 1.
-        images: How many.
-        right: Share that is classified right.
-        certified: Share that is classified right together with every image in the ball around it.
-        attacked: Share that an attack by gradients leaves right: no certificate can have more.
-        width: Mean width of the logits' bounds.
-        seen: Mean width of the logits at random corners of the balls: no bounds can be tighter.
-        seconds: That the bounds of all images took.
+        attention: Name of the kind of memory in the attention.
+        ffn: Name of the kind of memory in the FFN.
+        radius: L-infinity radius of the balls, which are clipped to pixels from 0 to 1.
+        images: Number of images.
+        right: Share of images classified right.
+        certified: Share of images classified right together with every image in the ball around them.
+        attacked: Share of images still classified right after an attack by gradients: ``certified`` cannot be more.
+        width: Mean width of the bounds of the logits.
+        seen: Mean range of the logits over random corners of the balls: ``width`` cannot be less.
+        seconds: Time that the bounds of all images took.
     """
 
     attention: str
@@ -47,14 +47,14 @@ class Certificate:
     seconds: float
 
     def to_dict(self) -> dict[str, object]:
-        """As JSON holds it."""
+        """The certificate as a dict for JSON."""
         return dataclasses.asdict(self)
 
 
 def certify(model: RowClassifier, images: Images, radius: float) -> Certificate:
-    """Certify the answers of a model for every image in the balls of this radius around some.
+    """Certify the answers of a model for every image in the balls of this radius around the given ones.
 
-    Everything is computed in float64, with the weights as they are: the bounds speak of the function that these weights
+    Everything is computed in float64, with the weights as they are: the bounds hold for the function that these weights
     define in real numbers, which a model in float32 computes with rounding errors.
     """
     model = _copy(model)
@@ -104,7 +104,10 @@ def _right(model: RowClassifier, pixels: Tensor, labels: Tensor) -> int:
 
 
 def _attack(model: RowClassifier, pixels: Tensor, labels: Tensor, ball: Interval) -> Tensor:
-    """Images in the ball that are as wrong as steps along the gradient's sign make them; the last wrong one is kept."""
+    """Attack each image by steps along the sign of the gradient, within its ball.
+
+    Returns, for each image, the last misclassified one on the way, or the image itself if there was none.
+    """
     found, x = pixels, pixels
     for step in range(STEPS):
         x = x.detach().requires_grad_()
@@ -112,7 +115,7 @@ def _attack(model: RowClassifier, pixels: Tensor, labels: Tensor, ball: Interval
         wrong = (out.logits.argmax(-1) != labels)[:, None, None]
         found = torch.where(wrong, x.detach(), found)
         (slope,) = torch.autograd.grad(out.loss, x)
-        stride = ball.width / 4 * (1 - step / STEPS)  # smaller and smaller
+        stride = ball.width / 4 * (1 - step / STEPS)  # decreases step by step
         x = torch.minimum(torch.maximum(x.detach() + stride * slope.sign(), ball.lower), ball.upper)
     with torch.no_grad():
         wrong = (model(pixel_values=x).logits.argmax(-1) != labels)[:, None, None]
@@ -121,7 +124,7 @@ def _attack(model: RowClassifier, pixels: Tensor, labels: Tensor, ball: Interval
 
 @torch.no_grad()
 def _seen(model: RowClassifier, ball: Interval) -> Tensor:
-    """How far logits go at some corners of the ball, ``(B, classes)``."""
+    """The range of each logit over random corners of the ball, ``(B, classes)``."""
     generator = torch.Generator().manual_seed(0)
     corners = []
     for _ in range(CORNERS):

@@ -1,7 +1,7 @@
-"""A small image classifier of memories, and the same in intervals.
+"""A small image classifier made of memories, in numbers and in intervals.
 
-Every row of an image is a token. There are no layer norms: a division by a deviation that may be anything would widen
-the intervals more than all memories together.
+Every row of an image is a token. There are no layer norms: dividing by a standard deviation that may be anything would
+widen the intervals more than all memories together.
 """
 
 from typing import Any
@@ -24,17 +24,17 @@ FFN = {"alpha": 0.0, "gamma": "none", "bias": 0.0, "slots": 32}
 
 
 class RowClassifierConfig(PreTrainedConfig):
-    """What a :class:`RowClassifier` is made of; ``attention`` and ``ffn`` are mappings of memory settings.
+    """Configuration of a :class:`RowClassifier`; ``attention`` and ``ffn`` are mappings of memory settings.
 
     Args:
-        rows: Of an image.
-        columns: Of an image.
-        classes: How many there are.
-        width: Of the model.
-        heads: Of its attention.
-        layers: Each an attention and an FFN.
-        attention: What kind of memory the attention is; by default ReLU's.
-        ffn: What kind of memory the FFN is; by default ReLU's, with 32 slots. No slots leave it out.
+        rows: Number of rows of an image.
+        columns: Number of columns of an image.
+        classes: Number of classes.
+        width: Width of the model.
+        heads: Number of heads of the attention.
+        layers: Number of layers, each an attention and an FFN.
+        attention: Settings of the attention; by default a ReLU memory.
+        ffn: Settings of the FFN; by default a ReLU memory with 32 slots. With 0 slots there is no FFN.
     """
 
     model_type = "reluformer-rows"
@@ -49,7 +49,7 @@ class RowClassifierConfig(PreTrainedConfig):
     ffn: dict[str, Any] | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Check the sizes and fill in the settings."""
+        """Check the sizes and fill in the memory settings."""
         for name in ("rows", "columns", "classes", "width", "heads", "layers"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
@@ -75,18 +75,18 @@ class Layer(nn.Module):
         self.ffn = KeyValueMemory(config.width, ffn) if ffn.slots else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """The stream ``(B, rows, width)`` after the layer."""
+        """The residual stream ``(B, rows, width)`` after the layer."""
         x = x + self.attention(x)[0]
         return x if self.ffn is None else x + self.ffn(x)
 
     def bounds(self, x: Interval) -> Interval:
-        """The same for an interval."""
+        """The bounds of ``forward`` for an interval of inputs."""
         x = add(x, attention_bounds(self.attention, x))
         return x if self.ffn is None else add(x, feedforward_bounds(self.ffn, x))
 
 
 class RowClassifier(MemoryModel):
-    """Rows of pixels in ``[0, 1]``, a few layers of memories, logits of all rows side by side."""
+    """An image classifier: rows of pixels in ``[0, 1]``, a few layers of memories, logits from all rows together."""
 
     config: RowClassifierConfig  # type: ignore[assignment]
     config_class = RowClassifierConfig  # type: ignore[assignment]
@@ -113,23 +113,24 @@ class RowClassifier(MemoryModel):
         return ImageClassifierOutput(loss=loss, logits=logits)  # type: ignore[arg-type]
 
     def bounds(self, pixels: Interval) -> Interval:
-        """Between which ends each logit is, ``(B, classes)``, for all images in the interval ``(B, rows, columns)``."""
+        """Bounds of each logit ``(B, classes)`` over all images in the interval ``(B, rows, columns)``."""
         return linear_bounds(self.head, self._stream(pixels))
 
     def lead_bounds(self, pixels: Interval, labels: Tensor) -> Interval:
-        """By how much each logit leads that of the label ``(B,)``: if all upper ends are below 0, the label is certain.
+        """Bounds of each logit's lead over that of the label ``(B,)``, by definition 0 for the label itself.
 
-        Tighter than the difference of two logits' bounds, which would each assume an image of its own.
+        If the upper ends of all others are below 0, the label is certain. These bounds are tighter than differences of
+        the bounds of two logits, each of which would assume an image of its own.
         """
         weight, bias = self.head.weight.to(WIDE), self.head.bias.to(WIDE)
         weight, bias = weight - weight[labels][:, None], bias - bias[labels][:, None]  # (B, classes, ...)
         stream = self._stream(pixels).map(lambda x: x[:, None])  # (B, 1, rows * width)
         lead = affine(stream, weight, bias[:, None]).map(lambda x: x[:, 0])
-        own = F.one_hot(labels, self.config.classes).bool()  # exactly 0
+        own = F.one_hot(labels, self.config.classes).bool()  # where the lead is exactly 0
         return lead.map(lambda x: x.masked_fill(own, 0.0))
 
     def certain(self, pixels: Interval, labels: Tensor) -> Tensor:
-        """Whether every image in the interval has its label's logit above all others: ``(B,)``, no if in doubt."""
+        """Whether the label's logit is the largest for every image in the interval: ``(B,)``, False if in doubt."""
         lead = self.lead_bounds(pixels, labels).upper
         own = F.one_hot(labels, self.config.classes).bool()
         return ((lead < 0) | own).all(-1)  # NaN is not below 0
@@ -142,8 +143,8 @@ class RowClassifier(MemoryModel):
 
 
 def worst_case_loss(model: RowClassifier, pixels: Interval, labels: Tensor) -> Tensor:
-    """Cross entropy of logits that are as bad as the bounds allow: no image in the interval has a larger one."""
-    worst = model.lead_bounds(pixels, labels).upper  # (B, classes), relative to the label's own
+    """Cross entropy of the worst logits that the bounds allow: no image in the interval has a larger one."""
+    worst = model.lead_bounds(pixels, labels).upper  # (B, classes), relative to the label's logit
     return F.cross_entropy(worst, labels)
 
 

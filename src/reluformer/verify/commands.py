@@ -1,4 +1,4 @@
-"""The options of ``reluformer verify``: parse, train, certify, print."""
+"""The command ``reluformer verify``: parse the options, train, certify, print."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from reluformer.data.files import DataError, check_writable, written_folder
 from reluformer.verify.images import DIGITS, Images, read_images, split
 from reluformer.verify.kinds import KINDS
 
-if TYPE_CHECKING:  # which need transformers, and that takes seconds to import
+if TYPE_CHECKING:  # these need transformers, which takes seconds to import
     from reluformer.verify.certify import Certificate
     from reluformer.verify.classifier import RowClassifier
 
@@ -35,7 +35,7 @@ def verify(
     out: Annotated[Path | None, typer.Option(help="folder for the trained classifier")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the certificates as JSON, and nothing else")] = False,
 ) -> None:
-    """Certify answers of small classifiers for all inputs in a ball, and compare ReLU with softmax.
+    """Certify the answers of small classifiers for every input in a ball, and compare ReLU with softmax.
 
     reluformer verify --train relu --train-radius 0.02 --out runs/relu
     reluformer verify runs/relu runs/softmax --radius 0.01,0.02
@@ -127,7 +127,7 @@ def _load(name: str) -> "RowClassifier":
 
     from reluformer.verify.classifier import RowClassifier
 
-    if not os.path.isdir(name):  # no need to ask the hub
+    if not os.path.isdir(name):  # do not ask the hub for it
         raise typer.BadParameter(f"takes folders of classifiers, there is no folder {name!r}", param_hint="MODELS")
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:

@@ -1,4 +1,4 @@
-"""Images to train and to verify on: scikit-learn's digits, or a file of one's own."""
+"""Images to train and verify on: scikit-learn's digits, or a file of your own."""
 
 import zipfile
 from pathlib import Path
@@ -14,7 +14,7 @@ EVERY = 5  # every fifth image is for testing
 
 
 class Images(NamedTuple):
-    """``pixels (N, rows, columns)`` in ``[0, 1]``, float32, and ``labels (N,)``."""
+    """Images as ``pixels (N, rows, columns)`` in ``[0, 1]``, float32, and their ``labels (N,)``."""
 
     pixels: Tensor
     labels: Tensor
@@ -26,7 +26,7 @@ def read_images(name: str) -> Images:
 
 
 def split(images: Images) -> tuple[Images, Images]:
-    """Those for training and those for testing, always the same."""
+    """Split images into those for training and those for testing, always in the same way."""
     for_test = torch.arange(len(images.labels)) % EVERY == 0
     return Images(*(x[~for_test] for x in images)), Images(*(x[for_test] for x in images))
 

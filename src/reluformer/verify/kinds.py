@@ -1,4 +1,4 @@
-"""Memories by short names, as the command line and tables have them."""
+"""Kinds of memory by the short names that the command line and tables use."""
 
 from typing import Any
 
@@ -12,5 +12,5 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def name_of(settings: MemorySettings) -> str:
-    """A memory in a word."""
+    """The short name of a kind of memory."""
     return f"{settings.activation}-mass" if settings.norm == "mass" else settings.activation

@@ -11,7 +11,7 @@ COLUMNS = ("model", "attention", "ffn", "radius", "right", "certified", "attacke
 
 
 def certificate_table(certificates: Mapping[str, Sequence[Certificate]]) -> Table:
-    """One line for each model and radius; the models by name."""
+    """A table with one line for each model and radius; ``certificates`` maps the names of models to their own."""
     rows = [
         [
             model,

@@ -1,4 +1,4 @@
-"""Training of a small classifier: on images as they are, or on the worst that a ball around them holds."""
+"""Training of a small classifier, on images as they are or on the worst case in a ball around them."""
 
 from collections.abc import Iterator
 
@@ -16,18 +16,19 @@ RATE = 2e-3
 def train_classifier(
     images: Images, attention: str, *, ffn: str = "relu", radius: float = 0.0, epochs: int = 20, seed: int = 0
 ) -> RowClassifier:
-    """A classifier of these images.
+    """Train a classifier of these images.
 
-    With a radius, half of the loss is certified training's: the cross entropy of the worst logits that the bounds allow
-    in the ball of that radius around each image. The radius grows from 0 in the first half of the epochs.
+    With a radius above 0, half of the loss is that of certified training: the cross entropy of the worst logits that
+    the bounds allow in the ball of that radius around each image. The radius grows from 0 during the first half of the
+    epochs.
 
     Args:
-        images: To train on.
-        attention: What memory, a name in :data:`~reluformer.verify.kinds.KINDS`.
-        ffn: What memory the FFN is, likewise.
-        radius: Of certified training, L-infinity; 0 for plain training.
-        epochs: How often each image is seen.
-        seed: Of the weights and of the order.
+        images: Images to train on.
+        attention: Kind of memory in the attention, a name in :data:`~reluformer.verify.kinds.KINDS`.
+        ffn: Kind of memory in the FFN, likewise.
+        radius: L-infinity radius of certified training; 0 for plain training.
+        epochs: Number of times that each image is seen.
+        seed: Seed of the initial weights and of the order of the images.
     """
     rows, columns = images.pixels.shape[1:]
     with torch.random.fork_rng(devices=[]):

@@ -1,14 +1,16 @@
-"""Backward pass: one program per block of keys, a loop over the blocks of queries that see it; five products.
+"""Backward pass: one program per block of keys loops over the blocks of queries that see it, five products for each.
 
 With ``u = relu(x)`` and the row's factor folded into ``dout' = factor * dout``, the gradient of a score is
 
     dx_ij = [dout'_i.v_j + slope_i - bend_i * log2(u_ij)] * power * u_ij ** (power - 1)    where x_ij > 0
 
-``slope`` and ``bend`` carry the gradients of mass and entropy. Neither the output nor a row maximum is needed. Nor
-does gamma's gradient: out and mass are homogeneous in the scores, so it is ``-sum(dx * x) / (power * gamma)``, which
-without bias and mask is ``-sum(q * dq) / (power * gamma)``.
-With forget gates ``u`` and ``dx`` fade, see fading.py; the gradient of the sums ``c`` is ``q.dq / power`` where a query
-stands, less ``k.dk / power`` at every key, for the same reason as gamma's.
+``slope`` and ``bend`` carry the gradients of mass and entropy. Neither the output nor a row maximum is needed, not even
+for the gradient of gamma: output and mass are homogeneous in the scores, so it is ``-sum(dx * x) / (power * gamma)``,
+which without bias and float mask is ``-sum(q * dq) / (power * gamma)``.
+
+With forget gates ``u`` and ``dx`` fade, see fading.py. The gradient of the sums ``c`` is then ``q.dq / power`` at the
+position of each query, less ``k.dk / power`` at every key, for the same reason.
+
 Tiles are transposed, keys first, so that ``u`` and ``dx`` enter the products of ``dv`` and ``dk`` from registers.
 """
 
@@ -38,7 +40,7 @@ from reluformer.ops.triton.fading import at_queries, fading, gates_of, narrowed,
 @triton.jit
 def slope_and_bend(factor, unit, where, live, dmass, dentropy, mass, entropy, POWER: tl.constexpr,
                    DMASS: tl.constexpr, DENTROPY: tl.constexpr):  # fmt: skip
-    """What the gradients of mass and entropy add to those of rows whose weights are ``factor * relu(x) ** POWER``."""
+    """Slope and bend, from the gradients of mass and entropy, of rows with weights ``factor * relu(x) ** POWER``."""
     slope = factor * 0.0
     bend = factor * 0.0
     if DMASS:
@@ -64,9 +66,10 @@ def prepare_kernel(
     DMASS: tl.constexpr, DENTROPY: tl.constexpr, STATS: tl.constexpr, UNIFORM: tl.constexpr, ZERO: tl.constexpr,
     FADED: tl.constexpr,
 ):  # fmt: skip
-    """Per row: the scaled gradient of the output, slope and bend; and zeros for the sums of its gradient.
+    """Write, for each row, the scaled gradient of the output, the slope and the bend, and zeros where dq is summed.
 
-    ``FADED``: also the scaled gradient as the first query of each block of so many rows would see it.
+    If not 0, ``FADED`` is a number of rows: the scaled gradient is also written with the decay from the first query of
+    each block of that many rows multiplied in.
     """
     block, head, index = where_am_i(blocks, heads)
     rows = n
@@ -119,7 +122,7 @@ def prepare_kernel(
 
 @triton.jit
 def score_gradient(x, dp, factor, slope, bend, POWER: tl.constexpr, STATS: tl.constexpr, FACTOR: tl.constexpr):
-    """Gradient of the scores ``x`` from that of the weights ``dp``; rows broadcast against the tile."""
+    """Gradient of the scores ``x``, given that of the weights ``dp``; rows broadcast against the tile."""
     if FACTOR:
         dp = dp * factor
     if STATS:
@@ -136,7 +139,7 @@ def score_gradient(x, dp, factor, slope, bend, POWER: tl.constexpr, STATS: tl.co
 
 @triton.jit
 def gamma_share(dlog, gamma, head, POWER: tl.constexpr):
-    """Gamma's gradient from that with respect to the logarithm of the scores' scale."""
+    """Gamma's gradient, given the gradient with respect to the logarithm of the scores' scale."""
     return -dlog / (POWER * tl.load(gamma + head).to(tl.float32))
 
 
@@ -151,7 +154,7 @@ def key_blocks(
     BIAS: tl.constexpr, POWER: tl.constexpr, STATS: tl.constexpr, FACTOR: tl.constexpr, FORGET: tl.constexpr,
     DBIAS: tl.constexpr, DLOG: tl.constexpr, DLOG_ROWS: tl.constexpr, DQ: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Add the queries ``start:stop`` to the gradients of a block of keys, and its share to theirs."""
+    """Add what the queries ``start:stop`` contribute to the gradients of a block of keys and, if ``DQ``, vice versa."""
     if FORGET:
         until_last = tl.exp(since(c_last, c_j))
         c_next = at_queries(c, start, offset, m)
@@ -185,7 +188,7 @@ def key_blocks(
                 slope -= bend * faded * (1.0 / (LN2 * POWER))
             else:
                 rest = (until_last * tl.exp(since(c_next, c_last)))[:, None]
-                c_next = at_queries(c, s + BLOCK_M, offset, m)  # a turn early: memory is slow to answer
+                c_next = at_queries(c, s + BLOCK_M, offset, m)  # one iteration early, to hide the latency
             weight = rest * factor if FACTOR else rest
         dv = product(rectify(x, weight, k.dtype, POWER, FACTOR or FORGET), dout, PRECISION, dv)
         dx = score_gradient(x, dp, factor, slope, bend, POWER, STATS, FACTOR)
@@ -226,7 +229,7 @@ def key_kernel(
     DBIAS: tl.constexpr, DGAMMA: tl.constexpr, DFADED: tl.constexpr, IN_LOOP: tl.constexpr, DQ: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of one block of keys and values; with ``DQ``, its part of the queries' gradients is added to ``dq``."""
+    """Gradients of one block of keys and values; with ``DQ``, add its part of the queries' gradients to ``dq``."""
     block, key_head, index = where_am_i(blocks, heads // groups)
     rows = n
     batch, q_start, key_start, n, m = sequence(cu_q, cu_k, n, m, index, VARLEN)
@@ -242,12 +245,12 @@ def key_kernel(
     if ATTN_MASK:
         attn_mask += batch.to(tl.int64) * mask_stride_b
 
-    EDGES: tl.constexpr = KEY_MASK or (ATTN_MASK > 0) or (FORGET and STATS)  # alone, or all that there is
+    EDGES: tl.constexpr = KEY_MASK or (ATTN_MASK > 0) or (FORGET and STATS)  # treat every block as one at the edge
     start, plain, plain_stop, stop = segments(
         first - offset, last - offset, n, right, left, BLOCK_M, RIGHT, LEFT, EDGES
     )
     if not EVEN:
-        if first + BLOCK_N > m:  # the keys past the end are another sequence's, or none: every block needs its mask
+        if first + BLOCK_N > m:  # keys past the end are another sequence's, or do not exist: every block needs a mask
             plain = start
             plain_stop = start
     bounds = (start, plain, plain_stop, stop)
@@ -262,7 +265,7 @@ def key_kernel(
     for g in tl.range(0, groups):
         head = key_head * groups + g
         dbias = tl.zeros((BLOCK_N,), tl.float32)
-        dlog = tl.zeros((BLOCK_N,), tl.float32)  # with respect to the logarithm of the scores' scale
+        dlog = tl.zeros((BLOCK_N,), tl.float32)  # gradient with respect to the logarithm of the scores' scale
         threshold = 0.0
         if BIAS:
             threshold = tl.load(bias + head).to(tl.float32) / scale
@@ -326,14 +329,14 @@ def finish_kernel(
     BLOCK_M: tl.constexpr, BLOCK_D: tl.constexpr, GAMMA: tl.constexpr, POWER: tl.constexpr, UNIFORM: tl.constexpr,
     DGAMMA: tl.constexpr, DFADED: tl.constexpr, PERMUTED: tl.constexpr,
 ):  # fmt: skip
-    """Round the float32 sums of the queries' gradients to their dtype; get those of gamma and the gates from them."""
+    """Round the float32 sums of the queries' gradients to their dtype; derive those of gamma and gates from them."""
     block, head, batch = where_am_i(blocks, heads)
     wide_batch, wide_head = batch.to(tl.int64), head.to(tl.int64)
     i = (block * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)[:, None]
     columns = tl.arange(0, BLOCK_D)[None, :]
     inside = (i < n) & (columns < d)
     value = tl.load(dq32 + ((wide_batch * heads + head) * dq_rows + i) * dq_width + columns, mask=inside, other=0.0)
-    if PERMUTED:  # hopper/backward.py keeps columns eight apart side by side: of 16, bits 2 1 | 3 | 0
+    if PERMUTED:  # hopper/backward.py stores columns eight apart side by side: in each 16, index bits 2 1 | 3 | 0
         value = value.reshape(BLOCK_M, BLOCK_D // 16, 4, 2, 2).permute(0, 1, 3, 2, 4).reshape(BLOCK_M, BLOCK_D)
     if UNIFORM:
         value *= over_gamma(uniform, gamma, head, GAMMA)

@@ -1,7 +1,8 @@
-"""What the kernels share: who sees whom, the rectifier, the factor of a row.
+"""What the kernels share: visibility, the rectifier, the factor of a row, the statistics.
 
-Kernels work on ``x = q.k + bias / scale``: the positive scale leaves through ``relu(scale * x) = scale * relu(x)``.
-Tiles may be transposed, so positions come as ``i`` (queries) and ``j`` (keys), shaped to broadcast against the tile.
+Kernels work on ``x = q.k + bias / scale``: the positive scale is applied later, by ``relu(scale * x) = scale *
+relu(x)``. Tiles may be transposed, so positions come as ``i`` (queries) and ``j`` (keys), shaped to broadcast against
+the tile.
 """
 
 import triton
@@ -16,8 +17,8 @@ LN2 = tl.constexpr(0.6931471805599453)
 BOOL_MASK = tl.constexpr(1)
 FLOAT_MASK = tl.constexpr(2)
 
-# Arguments that change with the length. Triton would compile a kernel anew when one of them is 1, or a multiple of 16,
-# or ceases to be, in the middle of a training run; what is gained from knowing so are wider accesses to single rows.
+# Arguments that change with the length. Triton would recompile a kernel, in the middle of a training run, whenever one
+# of them becomes or ceases to be 1 or a multiple of 16; all it would gain are wider accesses to single rows.
 LENGTHS = (
     "blocks", "n", "m", "parts", "chunk", "line_stride", "dq_rows",
     "key_mask_stride_b", "count_stride_b", "count_stride_h",
@@ -26,7 +27,7 @@ LENGTHS = (
 
 @triton.jit
 def sequence(cu_q, cu_k, n, m, index, VARLEN: tl.constexpr):
-    """Where sequence ``index`` lies: (batch, first query, first key, queries, keys)."""
+    """The place of sequence ``index``: (batch, first query, first key, number of queries, number of keys)."""
     if VARLEN:
         q_start = tl.load(cu_q + index)
         k_start = tl.load(cu_k + index)
@@ -36,7 +37,7 @@ def sequence(cu_q, cu_k, n, m, index, VARLEN: tl.constexpr):
 
 @triton.jit
 def where_am_i(blocks, heads):
-    """This program's (block, head, sequence). Blocks vary fastest: programs that share keys run side by side."""
+    """This program's (block, head, sequence); blocks vary fastest, so programs that share keys run side by side."""
     pid = tl.program_id(0)
     return pid % blocks, pid // blocks % heads, pid // blocks // heads
 
@@ -44,10 +45,11 @@ def where_am_i(blocks, heads):
 @triton.jit
 def segments(first, last, size, back, ahead, BLOCK: tl.constexpr, BACK: tl.constexpr, AHEAD: tl.constexpr,
              MASKED: tl.constexpr):  # fmt: skip
-    """Blocks of ``BLOCK`` positions out of ``size`` that the positions ``first ... last`` meet.
+    """The range of positions, out of ``size``, that the positions ``first ... last`` meet, in blocks of ``BLOCK``.
 
-    A position ``p`` meets ``p - back ... p + ahead``. Returned are (start, plain, plain_stop, stop): the blocks in
-    ``plain:plain_stop`` are met whole by all and need no mask, those before and after do. ``MASKED``: all do.
+    A position ``p`` meets ``p - back ... p + ahead``. Returns (start, plain, plain_stop, stop): every position meets
+    the blocks in ``plain:plain_stop`` whole, so they need no mask, unlike those before and after. With ``MASKED`` every
+    block needs one.
     """
     start = 0
     stop = size
@@ -68,7 +70,7 @@ def segments(first, last, size, back, ahead, BLOCK: tl.constexpr, BACK: tl.const
 @triton.jit
 def hide(x, i, j, offset, n, m, left, right, key_mask, attn_mask, stride_i, stride_j, inverse_scale,
          LEFT: tl.constexpr, RIGHT: tl.constexpr, KEY_MASK: tl.constexpr, ATTN_MASK: tl.constexpr):  # fmt: skip
-    """Add a float mask to the scores and set those of hidden pairs to zero, where the rectifier is dead."""
+    """Add a float mask to the scores and set those of hidden pairs to zero, where the rectifier gives no weight."""
     seen = (i < n) & (j < m)
     if ATTN_MASK:
         mask = tl.load(attn_mask + i.to(tl.int64) * stride_i + j.to(tl.int64) * stride_j, mask=seen, other=0)
@@ -88,7 +90,7 @@ def hide(x, i, j, offset, n, m, left, right, key_mask, attn_mask, stride_i, stri
 @triton.jit
 def row_factor(i, count, offset, n, m, left, right, alpha, inverse_gamma,
                COUNT: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr):  # fmt: skip
-    """``1 / (gamma * (n_i / 2) ** alpha)`` of the queries ``i``; a row without keys counts as one."""
+    """``1 / (gamma * (n_i / 2) ** alpha)`` of the queries ``i``, where a row without keys counts as having one."""
     if COUNT:
         keys = tl.load(count + i, mask=i < n, other=1.0)
     else:
@@ -104,7 +106,7 @@ def row_factor(i, count, offset, n, m, left, right, alpha, inverse_gamma,
 
 @triton.jit
 def over_gamma(value, gamma, head, GAMMA: tl.constexpr):
-    """``value / gamma`` of a head, where heads have a gamma of their own."""
+    """``value / gamma`` if each head has its own gamma, else ``value``."""
     if GAMMA:
         return value / tl.load(gamma + head).to(tl.float32)
     return value
@@ -113,7 +115,7 @@ def over_gamma(value, gamma, head, GAMMA: tl.constexpr):
 @triton.jit
 def product(a, b, PRECISION: tl.constexpr, acc=None):
     """Matrix product, accumulated in float32."""
-    if INTERPRETED:  # numpy has no bfloat16: the interpreter would multiply its bits
+    if INTERPRETED:  # numpy has no bfloat16: the interpreter would multiply the bits as integers
         a = a.to(tl.float32)
         b = b.to(tl.float32)
     return tl.dot(a, b, acc, input_precision=PRECISION)
@@ -140,7 +142,7 @@ def log2(x):
 
 @triton.jit
 def raised(u, POWER: tl.constexpr):
-    """``u ** POWER`` for the powers that squares make: 1, 2, 4, 8."""
+    """``u ** POWER`` by repeated squaring, for the powers 1, 2, 4 and 8."""
     if POWER >= 2:
         u = u * u
     if POWER >= 4:
@@ -152,7 +154,7 @@ def raised(u, POWER: tl.constexpr):
 
 @triton.jit
 def rectify(x, factor, dtype: tl.constexpr, POWER: tl.constexpr, FACTOR: tl.constexpr):
-    """``relu(x) ** POWER``, times a factor if asked, as an operand of the next product."""
+    """``relu(x) ** POWER``, times ``factor`` if ``FACTOR``, as an operand of the next product."""
     if POWER == 1 and dtype == tl.bfloat16 and not INTERPRETED:
         if FACTOR:
             x = x * factor
@@ -168,7 +170,7 @@ def rectify(x, factor, dtype: tl.constexpr, POWER: tl.constexpr, FACTOR: tl.cons
 
 @triton.jit
 def fold(x, ROWS: tl.constexpr, COLS: tl.constexpr):
-    """Sum columns eight apart, which one thread holds in a product's result: no exchange between threads."""
+    """Sum columns that are eight apart: one thread holds them all in a product's result, so nothing is exchanged."""
     return tl.sum(tl.reshape(x, (ROWS, COLS // 8, 8)), 1)
 
 
@@ -179,7 +181,7 @@ def add_stats(total, r_log_r, active, x, faded, rest, ROWS: tl.constexpr, COLS: 
 
     With ``FORGET``, ``u = relu(x) ** POWER * rest`` and the logarithm is that of ``u ** (1 / POWER)``.
     """
-    safe = tl.maximum(x, TINY)  # finite logarithms
+    safe = tl.maximum(x, TINY)  # keeps logarithms finite
     u = raised(safe, POWER)
     log2_root = log2(safe)
     seen = x > 0
@@ -195,15 +197,15 @@ def add_stats(total, r_log_r, active, x, faded, rest, ROWS: tl.constexpr, COLS: 
 
 @triton.jit
 def finish_stats(total, r_log_r, keys, factor, scale, where, live, mass, entropy, active, POWER: tl.constexpr):
-    """Write the statistics of rows from their sums, see ``add_stats``.
+    """Write the statistics of rows, computed from the sums of ``add_stats``.
 
-    The entropy does not depend on the scale of a row, so it may be had from ``u`` as well as from the weights.
+    The entropy does not depend on the scale of a row, so ``u`` serves as well as the weights.
     """
     unit = raised(scale, POWER)
-    total = tl.where(keys > 0, total, 0.0)  # dead scores left a trace of TINY
+    total = tl.where(keys > 0, total, 0.0)  # scores without weight left a trace of TINY
     alive = total * unit > TINY
     safe = tl.where(alive, total, 1.0)
     nats = LN2 * (tl.log2(safe) - POWER * r_log_r / safe)
     tl.store(mass + where, total * factor, mask=live)
-    tl.store(entropy + where, tl.where(alive & (keys > 1), nats, 0.0), mask=live)  # of one key exactly 0
+    tl.store(entropy + where, tl.where(alive & (keys > 1), nats, 0.0), mask=live)  # exactly 0 for a single key
     tl.store(active + where, keys, mask=live)

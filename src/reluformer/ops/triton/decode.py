@@ -1,7 +1,7 @@
-"""Decoding: few queries against a long cache, the keys split over the GPU and the parts added.
+"""Decoding: few queries against a long cache, whose keys are split over the GPU and the partial sums added.
 
-Every query head of a group rides in one tile, so that the keys and values are read once. Parts of a row combine by
-plain addition: ReLU attention has no row maximum to agree on.
+All query heads of a group share one tile, so that keys and values are read once. The parts of a row combine by plain
+addition: ReLU attention has no row maximum to agree on.
 """
 
 import triton
@@ -23,7 +23,7 @@ from reluformer.ops.triton.fading import FAINTEST, fading, gates_of, remaining, 
 
 @triton.jit
 def rows_of(group_rows, key_head, groups, n, ROWS: tl.constexpr):
-    """The rows of a tile: (query head, query, whether there is such a row); a row is one query of one head."""
+    """The rows of a tile as (query head, query, whether the row exists); a row is one query of one head."""
     row = group_rows + tl.arange(0, ROWS)
     return key_head * groups + row // n, row % n, row < groups * n
 
@@ -39,7 +39,7 @@ def decode_kernel(
     BIAS: tl.constexpr, POWER: tl.constexpr, STATS: tl.constexpr, FACTOR: tl.constexpr, FORGET: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Sums over ``chunk`` keys for all rows that share them, into this part's slot."""
+    """Write the sums over ``chunk`` keys, for all rows that share them, to this part's place."""
     split = tl.program_id(1)
     key_heads = heads // groups
     key_head = tl.program_id(0) % key_heads
@@ -75,7 +75,7 @@ def decode_kernel(
     if LEFT:
         start = tl.maximum(start, tl.maximum(m - n - left, 0) // BLOCK_N * BLOCK_N)
     if FORGET:
-        c = gates_of(c, batch, head, heads, m)  # one for each row
+        c = gates_of(c, batch, head, heads, m)  # one pointer per row
         c_i = tl.load(c + m - n + i, mask=live, other=0.0)
         latest = since(c_i, tl.load(c + stop - 1, mask=live, other=0.0))
         if tl.max(tl.where(live, latest, FAINTEST - 1.0), 0) < FAINTEST:
@@ -117,7 +117,7 @@ def combine_kernel(
     LEFT: tl.constexpr, RIGHT: tl.constexpr, COUNT: tl.constexpr, GAMMA: tl.constexpr,
     POWER: tl.constexpr, STATS: tl.constexpr, FACTOR: tl.constexpr,
 ):  # fmt: skip
-    """Add the parts of a few rows, in a fixed order, and finish them."""
+    """Add the parts of a few rows, in a fixed order, and write their output and statistics."""
     key_heads = heads // groups
     key_head = tl.program_id(0) % key_heads
     batch = tl.program_id(0) // key_heads

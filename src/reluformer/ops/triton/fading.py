@@ -5,12 +5,13 @@ its own. With ``e`` the last key of the tile and ``s`` its first query
 
     exp(c_i - c_j) = exp(c_i - c_s) * exp(c_s - c_e) * exp(c_e - c_j)
 
-and every factor is at most 1: one per query, one per tile, one per key. Those of the rows join that of the tile. Those
-of the columns are multiplied into the other operand of the product before the kernel starts: into the values in the
-forward pass, into the gradient of the output in the backward pass, whose tiles are transposed. Only tiles at the edge
-of the band, and statistics, whose logarithms need single weights, take an exponential per score.
+and every factor is at most 1: one per query, one per tile, one per key. The factors of a tile's rows are combined with
+that of the tile. Those of its columns are multiplied into the other operand of the product before the kernel starts:
+into the values in the forward pass, into the gradient of the output in the backward pass, whose tiles are transposed.
+Only tiles at the edge of the band take an exponential per score, and so do statistics, whose logarithms need single
+weights.
 
-The sums ``c`` are float64 and fall from key to key, so what has been forgotten is a prefix: loops start after it.
+The sums ``c`` are float64 and never rise from key to key, so the forgotten keys are a prefix, and loops start after it.
 """
 
 import triton
@@ -24,13 +25,13 @@ FAINTEST = tl.constexpr(_FAINTEST)
 
 @triton.jit
 def gates_of(c, batch, head, heads, m):
-    """The sums of one head of one sequence."""
+    """Where the sums of one head of one sequence begin."""
     return c + (batch * heads + head).to(tl.int64) * m
 
 
 @triton.jit
 def first_below(c, level, low, high, STEP: tl.constexpr):
-    """The first block of ``low ... high - 1`` with ``c[block * STEP] <= level``, or ``high``."""
+    """The first block in ``low ... high - 1`` with ``c[block * STEP] <= level``, or ``high`` if there is none."""
     while low < high:
         middle = (low + high) // 2
         below = tl.load(c + middle * STEP) <= level
@@ -41,14 +42,14 @@ def first_below(c, level, low, high, STEP: tl.constexpr):
 
 @triton.jit
 def first_key(c, position, BLOCK_N: tl.constexpr):
-    """The first block of keys that the query at ``position`` has not forgotten."""
+    """The start of the first block of keys that the query at ``position`` has not wholly forgotten."""
     level = tl.load(c + position) - FAINTEST
     return first_below(c + BLOCK_N - 1, level, position * 0, position // BLOCK_N, BLOCK_N) * BLOCK_N
 
 
 @triton.jit
 def stop_query(c, key, offset, n, BLOCK_M: tl.constexpr):
-    """One past the last block of queries that have not forgotten ``key``."""
+    """The end of the last block of queries that have not all forgotten ``key``."""
     level = tl.load(c + key) + FAINTEST
     later = tl.maximum(key - offset + BLOCK_M, 0) // BLOCK_M  # the first block whose queries all come after the key
     return first_below(c + offset, level, later, tl.cdiv(n, BLOCK_M), BLOCK_M) * BLOCK_M
@@ -56,7 +57,7 @@ def stop_query(c, key, offset, n, BLOCK_M: tl.constexpr):
 
 @triton.jit
 def narrowed(bounds, start, stop):
-    """The segments of a loop without the blocks before ``start`` and from ``stop`` on."""
+    """The segments of a loop, cut to the blocks between ``start`` and ``stop``."""
     first = tl.minimum(tl.maximum(bounds[0], start), bounds[3])
     last = tl.maximum(tl.minimum(bounds[3], stop), first)
     plain = tl.minimum(tl.maximum(bounds[1], first), last)
@@ -65,21 +66,21 @@ def narrowed(bounds, start, stop):
 
 @triton.jit
 def since(c_i, c_j):
-    """``c_i - c_j``, as float32: how much fades from ``j`` to ``i``."""
+    """``c_i - c_j`` as float32: the logarithm of the decay from ``j`` to ``i``."""
     return (c_i - c_j).to(tl.float32)
 
 
 @triton.jit
 def at_queries(c, i, offset, m):
-    """``c`` where the queries stand; those before the first key and past the end count as on it."""
+    """``c`` at the positions of the queries, which are clamped to those of the keys."""
     return tl.load(c + tl.minimum(tl.maximum(i + offset, 0), m - 1))
 
 
 @triton.jit
 def fading(c_i, c_j, c_between, dtype: tl.constexpr):
-    """``c_i - c_j`` of a tile; at most 0, since hidden keys may be later than the query.
+    """``c_i - c_j`` of a tile, clamped to at most 0, since hidden keys may be later than the query.
 
-    For operands in half precision it is had from float32 differences to a time near by: fewer registers.
+    For operands in half precision it is the sum of two float32 differences from a nearby time, to save registers.
     """
     if dtype == tl.float32:
         return tl.minimum(since(c_i, c_j), 0.0)
@@ -88,7 +89,7 @@ def fading(c_i, c_j, c_between, dtype: tl.constexpr):
 
 @triton.jit
 def remaining(faded):
-    """What is left of weights that faded so far: nothing of those that are forgotten."""
+    """The decay ``exp(faded)`` of weights; 0 for those that are forgotten."""
     return tl.where(faded < FAINTEST, 0.0, tl.exp(faded))
 
 
@@ -97,7 +98,7 @@ def fade_kernel(
     v, c, faded_v, blocks, heads, groups, m, d, v_stride_b, v_stride_h, v_stride_n,
     faded_stride_b, faded_stride_h, faded_stride_n, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Values as the last key of their block would see them, for each query head."""
+    """Write the values, faded to the last key of their block, for each query head."""
     block, head, batch = where_am_i(blocks, heads)
     j = block * BLOCK_N + tl.arange(0, BLOCK_N)
     c = gates_of(c, batch, head, heads, m)

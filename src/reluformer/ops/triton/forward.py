@@ -1,6 +1,6 @@
-"""Forward pass: one program per block of queries, a loop over the blocks of keys that it may see.
+"""Forward pass: one program per block of queries loops over the blocks of keys that it may see.
 
-Inside the loop are two products, a rectifier and a cast; every scale waits for the end of the row. Blocks that all
+The loop holds two products, a rectifier and a cast; every scale is applied at the end of the row. Blocks that all
 queries of the program see whole have a loop of their own, without masks.
 """
 
@@ -35,7 +35,7 @@ def forward_blocks(
     BIAS: tl.constexpr, POWER: tl.constexpr, STATS: tl.constexpr, FACTOR: tl.constexpr, FORGET: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Add the keys ``start:stop`` to the sums of a block of queries."""
+    """Add the contributions of the keys ``start:stop`` to the sums of a block of queries."""
     if FORGET:
         since_first = tl.exp(since(c_i, c_first))
         c_next = tl.load(c + tl.minimum(start + BLOCK_N, m) - 1)
@@ -58,7 +58,7 @@ def forward_blocks(
         faded, rest = 0.0, 1.0
         if FORGET:
             c_last = c_next
-            c_next = tl.load(c + tl.minimum(s + 2 * BLOCK_N, m) - 1)  # a turn early: memory is slow to answer
+            c_next = tl.load(c + tl.minimum(s + 2 * BLOCK_N, m) - 1)  # one iteration early, to hide the latency
             if EDGE:
                 faded = fading(c_i[:, None], tl.load(c + j, mask=j < m, other=0.0)[None, :], c_last, q.dtype)
                 rest = remaining(faded)
@@ -83,11 +83,14 @@ def forward_kernel(
     KEY_MASK: tl.constexpr, ATTN_MASK: tl.constexpr, GAMMA: tl.constexpr, BIAS: tl.constexpr,
     POWER: tl.constexpr, STATS: tl.constexpr, FACTOR: tl.constexpr, FORGET: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Sums of one block of queries of one head; ``FACTOR`` scales the weights inside the loop, for narrow exponents."""
+    """Output and statistics of one block of queries of one head.
+
+    ``FACTOR`` scales the weights inside the loop, for dtypes with a narrow exponent.
+    """
     block, head, index = where_am_i(blocks, heads)
     if RIGHT:
-        block = blocks - 1 - block  # the longest rows first: they must not be what the GPU waits for
-    rows = n  # of the whole tensor: the statistics' stride
+        block = blocks - 1 - block  # the longest rows first, lest the GPU wait for them at the end
+    rows = n  # rows of the whole tensor: the stride of the statistics
     batch, q_start, key_start, n, m = sequence(cu_q, cu_k, n, m, index, VARLEN)
     first = block * BLOCK_M
     if VARLEN:
@@ -98,7 +101,7 @@ def forward_kernel(
     i = first + tl.arange(0, BLOCK_M)
 
     MASKED: tl.constexpr = KEY_MASK or (ATTN_MASK > 0)
-    EDGES: tl.constexpr = MASKED or (FORGET and STATS)  # alone, or all that there is
+    EDGES: tl.constexpr = MASKED or (FORGET and STATS)  # treat every block as one at the edge
     if KEY_MASK:
         key_mask += batch * key_mask_stride_b
     if ATTN_MASK:
@@ -140,7 +143,7 @@ def forward_kernel(
 
     if not FACTOR:
         acc = acc * (factor * unit)[:, None]
-    if VARLEN:  # a block's last rows may be another sequence's
+    if VARLEN:  # the last rows of a block may belong to another sequence
         columns = tl.arange(0, BLOCK_D)
         rows_out = out + head.to(tl.int64) * out_stride_h + (q_start + i).to(tl.int64)[:, None] * out_stride_n
         tl.store(rows_out + columns[None, :], round_to(acc, q.dtype), mask=(i[:, None] < n) & (columns[None, :] < d))

@@ -1,4 +1,4 @@
-"""What every launch needs: tensor maps, strides, and what the kernels are specialised on."""
+"""What every launch needs: tensor maps, strides, and the options on which kernels are specialised."""
 
 import functools
 from contextlib import AbstractContextManager, nullcontext
@@ -13,22 +13,25 @@ from reluformer.ops.problem import Problem
 from reluformer.ops.triton.common import BOOL_MASK, FLOAT_MASK
 from reluformer.ops.visibility import UNBOUNDED
 
-# Gluon is experimental: its names change between releases. Run with 3.6, compiled with 3.7.
+# Gluon is experimental: its names change between releases. The kernels were run with 3.6 and compiled with 3.7.
 GLUON_VERSIONS = ("3.6.", "3.7.")
 
 
 def cdiv(x: int, y: int) -> int:
-    """How many blocks of ``y`` cover ``x``. Triton's own takes microseconds at every launch, as its next power does."""
+    """The number of blocks of ``y`` that cover ``x``.
+
+    Triton's own ``cdiv``, like its ``next_power_of_2``, takes microseconds at every launch.
+    """
     return -(-x // y)
 
 
 def power_of_two(x: int) -> int:
-    """The first that is not below ``x``."""
+    """The smallest power of two that is not below ``x``."""
     return 1 << (x - 1).bit_length()
 
 
 def fit_for_tma(x: Tensor) -> Tensor:
-    """The tensor, or a copy, with unit columns and everything else on 16-byte boundaries, as tensor maps demand."""
+    """The tensor, or a copy, with contiguous rows that all start on 16-byte boundaries, as tensor maps demand."""
     item = x.element_size()
     if x.is_contiguous() and x.shape[-1] * item % 16 == 0 and x.data_ptr() % 16 == 0:
         return x
@@ -41,20 +44,20 @@ def fit_for_tma(x: Tensor) -> Tensor:
 
 
 def tensor_map(x: Tensor, rows: int, block_d: int) -> TensorDescriptor:
-    """A map of ``x (B, H, T, D)`` that loads ``rows`` rows of one head."""
+    """A tensor map of ``x (B, H, T, D)`` that loads ``rows`` rows of one head."""
     return _map(x, (1, 1, rows, block_d), None)
 
 
 @functools.cache
 def has_hopper_gluon(device: torch.device) -> bool:
-    """Whether this is a Hopper GPU and the Triton at hand has the Gluon that the Hopper kernels were written for."""
+    """Whether this is a Hopper GPU and the installed Triton has the Gluon that the Hopper kernels were written for."""
     if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
         return False
     return bool(triton.__version__.startswith(GLUON_VERSIONS))
 
 
 def hopper_takes(p: Problem) -> bool:
-    """Whether the kernels written for Hopper can do this: the common case of training, on the GPU for it."""
+    """Whether the kernels written for Hopper take this problem: the common case of training, on such a GPU."""
     return (
         has_hopper_gluon(p.q.device)
         and p.q.dtype == torch.bfloat16
@@ -69,12 +72,12 @@ def hopper_takes(p: Problem) -> bool:
 
 
 def rows_map(x: Tensor, rows: int) -> Any:
-    """A map of ``x (B, H, T, D)`` that loads ``rows`` rows of one head, for Gluon."""
+    """A tensor map for Gluon kernels, of ``x (B, H, T, D)``, that loads ``rows`` rows of one head."""
     return gluon_map(x, (1, 1, rows, x.shape[-1]))
 
 
 def gluon_map(x: Tensor, block: tuple[int, ...], swizzle: int = 128) -> Any:
-    """A tensor map for Gluon kernels, which say how a block lies in shared memory."""
+    """A tensor map for Gluon kernels, which specify the layout of a block in shared memory."""
     return _map(x, block, swizzle)
 
 
@@ -83,7 +86,7 @@ MOST_MAPS = 1000
 
 
 def _map(x: Tensor, block: tuple[int, ...], swizzle: int | None) -> Any:
-    """A tensor map. Making one checks a lot, for microseconds each; once per shape is enough."""
+    """A tensor map, cached by shape and layout: the checks when one is made take microseconds."""
     key = (x.shape, x.stride(), x.dtype, block, swizzle)
     known = _MAPS.get(key)
     if known is None:
@@ -97,7 +100,7 @@ def _map(x: Tensor, block: tuple[int, ...], swizzle: int | None) -> Any:
 
 
 def _make_map(x: Tensor, block: tuple[int, ...], swizzle: int | None) -> Any:
-    # The stride of a dimension of size one means nothing, but must be on a boundary too.
+    # The stride of a dimension of size 1 means nothing, but must be a multiple of 16 bytes too.
     strides = [*(s if size > 1 else 16 for s, size in zip(x.stride()[:-1], x.shape[:-1], strict=True)), 1]
     if swizzle is None:
         return TensorDescriptor(x, list(x.shape), strides, list(block))
@@ -114,39 +117,39 @@ def unit_columns(x: Tensor) -> Tensor:
 
 
 def on_device(x: Tensor) -> AbstractContextManager[Any]:
-    """Triton launches on the current device, which need not be the tensor's."""
+    """A context in which the tensor's device is the current one, on which Triton launches."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
 def as_bytes(mask: Tensor | None) -> Tensor | None:
-    """A boolean mask as bytes, anything else as it is."""
+    """A boolean mask as bytes; anything else unchanged."""
     return mask.view(torch.uint8) if mask is not None and mask.dtype == torch.bool else mask
 
 
 def broadcast_strides(x: Tensor | None, count: int) -> tuple[int, ...]:
-    """Leading strides, 0 where a dimension is broadcast."""
+    """The first ``count`` strides, 0 where a dimension is broadcast."""
     if x is None:
         return (0,) * count
     return tuple(0 if size == 1 else s for s, size in zip(x.stride()[:count], x.shape[:count], strict=True))
 
 
 def sequences(p: Problem) -> int:
-    """How many sequences there are, padded or packed."""
+    """The number of sequences, padded or packed."""
     return p.q.shape[0] if p.cu_q is None else p.cu_q.shape[0] - 1
 
 
 def head_block(p: Problem) -> int:
-    """Head dimension of the tiles: the next power of two, the rest read as zeros."""
+    """Head dimension of the tiles: the next power of two, at least 16; columns past the end are read as zeros."""
     return max(16, power_of_two(p.q.shape[-1]))
 
 
 def is_narrow(p: Problem) -> bool:
-    """Whether unscaled scores may overflow the operands' dtype, so that they are scaled before they are rounded."""
+    """Whether unscaled scores may overflow the operands' dtype, so that they must be scaled before they are rounded."""
     return p.q.dtype == torch.float16
 
 
 def is_even(p: Problem, size: int, block: int) -> bool:
-    """Whether blocks cover every sequence without a rest."""
+    """Whether whole blocks cover every sequence, with no remainder."""
     return p.cu_q is None and size % block == 0
 
 
@@ -156,7 +159,7 @@ def has_float_mask(p: Problem) -> bool:
 
 
 def meaning(p: Problem) -> dict[str, Any]:
-    """What every kernel is specialised on."""
+    """The options on which kernels are specialised, by the names of their compile-time arguments."""
     mask_kind = 0 if p.attn_mask is None else (FLOAT_MASK if has_float_mask(p) else BOOL_MASK).value
     precise = p.q.dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest"
     return {
@@ -175,5 +178,5 @@ def meaning(p: Problem) -> dict[str, Any]:
 
 
 def only(options: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Those of the options that a kernel takes."""
+    """The options with these names, for kernels that do not take all."""
     return {name: options[name] for name in names}

@@ -14,7 +14,7 @@ from reluformer.ops.triton import launch_short as short
 from reluformer.ops.triton.backward import finish_kernel, key_kernel, prepare_kernel
 from reluformer.ops.triton.queries import query_kernel
 
-ROW_BLOCK = 64  # rows per program of the kernels that only touch rows
+ROW_BLOCK = 64  # rows per program of the kernels that work row by row
 
 
 def backward(
@@ -30,9 +30,9 @@ def backward(
     need_mask: bool,
     need_faded: bool,
 ) -> Gradients:
-    """Gradients of all tensors but masks, those of q, k and v in ``targets``.
+    """Compute all gradients but that of the mask: write those of q, k and v into ``targets``, return the others.
 
-    They are summed in a fixed order where PyTorch is asked for determinism.
+    They are summed in a fixed order if PyTorch's deterministic algorithms are enabled.
     """
     if need_mask:
         raise RuntimeError("the Triton kernels give attn_mask no gradient; use backend 'auto' or 'chunked'")
@@ -71,7 +71,7 @@ def _hand_over(filled: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
 
 @dataclass
 class _Backward:
-    """One backward pass: what its launches hand to each other."""
+    """One backward pass, with the state that its launches share."""
 
     p: Problem
     need_gamma: bool
@@ -84,12 +84,12 @@ class _Backward:
         self.options = host.meaning(p)
         self.deterministic = torch.are_deterministic_algorithms_enabled()
         self.on_hopper = not self.deterministic and host.hopper_takes(p)
-        # A factor shared by a whole head can wait for the end; one per row must be in dout before the products,
-        # or, for dtypes of narrow range, multiply inside the loop.
+        # A factor shared by a whole head can wait until the end; factors per row must be in dout before the products
+        # or, for dtypes of narrow range, be multiplied in inside the loop.
         shared_heads = p.groups == 1 or p.gamma is None
         self.uniform = p.band.full and p.visible is None and p.cu_q is None and shared_heads and not host.is_narrow(p)
         self.uniform_factor = p.scale**p.power / p.divisor * (p.max_k / 2) ** -p.alpha if self.uniform else 1.0
-        # Gamma's gradient and that of the gates come from q.dq and k.dk, unless something beside q.k is in the scores.
+        # The gradients of gamma and of the gates come from q.dq and k.dk, unless scores contain more than q.k.
         self.in_loop = p.bias is not None or host.has_float_mask(p)
         self.gamma_in_loop = self.need_gamma and self.in_loop
         self.gamma_from_keys = self.need_gamma and self.on_hopper and p.groups == 1
@@ -114,7 +114,7 @@ class _Backward:
         mass: Tensor | None,
         entropy: Tensor | None,
     ) -> None:
-        """The scaled gradient of the output and what the statistics add to each row."""
+        """Compute the scaled gradient of the output and what the statistics add to the gradient of each row."""
         p = self.p
         b, heads, n, d = p.q.shape
         narrow = host.is_narrow(p)
@@ -123,12 +123,12 @@ class _Backward:
         grad_out = host.unit_columns(grad_out)
         self.dout = host.fit_for_tma(torch.empty_like(grad_out) if scaled else grad_out)
         self.faded_dout = None
-        if p.faded is not None and not self.stats:  # with statistics every weight fades by itself
+        if p.faded is not None and not self.stats:  # with statistics every weight has its own decay
             layout = (self.dout.shape, self.dout.stride())
             self.faded_dout = torch.empty_strided(*layout, dtype=self.dout.dtype, device=self.dout.device)
         self.lines = self.nothing.view(1, 1, 1, 0).expand(1, 1, 3, 0)
         if narrow or self.stats:
-            shape = (b, heads, 3, host.cdiv(n, ROW_BLOCK) * ROW_BLOCK)  # rows for tensor maps to find whole blocks in
+            shape = (b, heads, 3, host.cdiv(n, ROW_BLOCK) * ROW_BLOCK)  # padded: tensor maps load whole blocks
             self.lines = torch.empty(shape, dtype=torch.float32, device=p.q.device)
         self.slopes, self.bends, self.factors = self.lines.unbind(2)
         needed = scaled or narrow or self.stats
@@ -151,15 +151,15 @@ class _Backward:
         )  # fmt: skip
 
     def _scratch(self, make: Callable[..., Tensor]) -> Tensor:
-        """Where the programs add up the queries' gradients, in float32; empty if they do not."""
+        """Scratch in which programs add up the queries' gradients, in float32; empty if they do not."""
         b, heads, n, d = self.p.q.shape
         rows = host.cdiv(n, ROW_BLOCK) * ROW_BLOCK if self.on_hopper else n
-        width = host.cdiv(d, 4) * 4  # on 16-byte boundaries
+        width = host.cdiv(d, 4) * 4  # rows start on 16-byte boundaries
         shape = (0, 0, 0, 0) if self.deterministic else (b, heads, rows, width)
         return make(shape, dtype=torch.float32, device=self.p.q.device)
 
     def launch(self, dq: Tensor, dk: Tensor, dv: Tensor) -> None:
-        """Fill the gradients of q, k and v, and the parts of gamma's and the bias's."""
+        """Fill the gradients of q, k and v, and the parts of those of gamma, bias and gates."""
         q, k, v = (host.fit_for_tma(x) for x in self.p[:3])
         if self.deterministic:
             self._keys(q, k, v, None, dk, dv)
@@ -242,7 +242,7 @@ class _Backward:
         p = self.p
         b, heads, n, d = p.q.shape
         blocks = host.cdiv(n, ROW_BLOCK)
-        if self.gamma_from_queries:  # rows of all packed sequences together: gamma's gradient is their sum anyway
+        if self.gamma_from_queries:  # packed sequences together: gamma's gradient is the sum over all of them
             self.dgamma_parts = torch.empty((b, heads, blocks), dtype=torch.float32, device=p.q.device)
         finish_kernel[(blocks * b * heads,)](
             dq32, dq, q, self.dgamma_parts, self.dlog_rows, p.gamma, blocks, heads, n, d, *dq32.shape[2:],

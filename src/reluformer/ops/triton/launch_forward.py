@@ -1,4 +1,4 @@
-"""Launches of the forward pass: one kernel for long queries, two for decoding."""
+"""Launches of the forward pass: one kernel for many queries, two for decoding."""
 
 import torch
 from torch import Tensor
@@ -11,19 +11,19 @@ from reluformer.ops.triton.decode import combine_kernel, decode_kernel
 from reluformer.ops.triton.fading import fade_kernel
 from reluformer.ops.triton.forward import forward_kernel
 
-DECODE_QUERIES = 16  # the decode kernel takes at most so many queries,
-DECODE_ROWS = 64  # so many of them over the heads that share a key head,
-DECODE_KEYS = 256  # and at least so many keys: below, one program per head is as good
-COMBINED_ROWS = 4  # rows per program where the parts are added
+DECODE_QUERIES = 16  # the decode kernel takes at most this many queries,
+DECODE_ROWS = 64  # this many in all heads that share a key head,
+DECODE_KEYS = 256  # and at least this many keys: for fewer, one program per head is as good
+COMBINED_ROWS = 4  # rows per program of the kernel that adds the parts
 
 
 def forward(p: Problem, out: Tensor) -> AttentionStats:
-    """Write the output into ``out (B, Hq, N, D)``; return the statistics."""
+    """Write the output into ``out (B, Hq, N, D)``; return the statistics, empty if not requested."""
     shape = p.q.shape[:3] if p.stats else (0,)
     stats = tuple(p.q.new_empty(shape, dtype=torch.float32) for _ in range(3))
     if 0 in p.q.shape:
         return _kept(p, stats)
-    if 0 in p.k.shape:  # nothing to see
+    if 0 in p.k.shape:  # there are no keys to see
         out.zero_()
         return _kept(p, tuple(x.zero_() for x in stats))
     is_short = short.takes(p)
@@ -54,7 +54,7 @@ def _attend(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
     blocks = host.cdiv(p.max_q, tile.m)
     block_d = host.head_block(p)
     values, faded_map = host.fit_for_tma(p.v), None
-    if p.faded is not None and not p.stats:  # with statistics every weight fades by itself
+    if p.faded is not None and not p.stats:  # with statistics every weight has its own decay
         faded_map = host.tensor_map(_fade(p, values, tile.n, block_d), tile.n, block_d)
     forward_kernel[(blocks * host.sequences(p) * heads,)](
         host.tensor_map(host.fit_for_tma(p.q), tile.m, block_d),
@@ -70,7 +70,7 @@ def _attend(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
 
 
 def _fade(p: Problem, v: Tensor, rows: int, block_d: int) -> Tensor:
-    """Values as the last key of their block of ``rows`` would see them, for every query head."""
+    """Values of every query head, faded to the last key of their block of ``rows``."""
     b, heads, _, d = p.q.shape
     m = v.shape[2]
     faded = host.fit_for_tma(v.new_empty((b, heads, m, d)))
@@ -115,7 +115,7 @@ def _decode(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
     del options["VARLEN"]
     q = host.unit_columns(p.q)
     sizes = (heads, p.groups, n, m, d, *p.band, p.divisor, p.alpha, p.scale)
-    decode_kernel[(programs, parts)](  # in this order: only the first may be more than 65 535
+    decode_kernel[(programs, parts)](  # in this order: only the first dimension of a grid may exceed 65 535
         q,
         host.tensor_map(host.fit_for_tma(p.k), tile.n, block_d),
         host.tensor_map(host.fit_for_tma(p.v), tile.n, block_d),
@@ -134,7 +134,7 @@ def _decode(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
 
 
 def _keys_per_program(m: int, programs: int, block: int, device: torch.device) -> int:
-    """Enough programs to fill the GPU several times over, each with a few blocks of keys to stream."""
+    """Number of keys per program, for programs to fill the GPU several times over, with a few blocks to stream each."""
     cores = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 2
     parts = max(1, min(host.cdiv(cores * 8, programs), host.cdiv(m, 4 * block)))
     return host.cdiv(host.cdiv(m, parts), block) * block

@@ -1,4 +1,4 @@
-"""Launches for short rows: one kernel a pass."""
+"""Launches for short rows: one kernel per pass."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,15 @@ from reluformer.ops.problem import Gradients, Problem
 from reluformer.ops.triton import host
 from reluformer.ops.triton.short import short_backward_kernel, short_forward_kernel
 
-LONGEST = 64  # queries and keys
-WIDEST = 128  # head dimension: wider ones leave no registers
+LONGEST = 64  # most queries, and most keys
+WIDEST = 128  # largest head dimension: wider ones leave no registers
 
 
 def takes(p: Problem) -> bool:
-    """Whether all queries and keys of a head fit into a tile, and nothing but a mask of keys hides them."""
+    """Whether the short kernels take this problem: heads that fit into one tile, in half precision, not packed.
+
+    A band and a mask of keys may hide keys; an attention mask and forget gates are not supported.
+    """
     return (
         max(p.max_q, p.max_k) <= LONGEST
         and p.q.shape[-1] <= WIDEST
@@ -26,7 +29,7 @@ def takes(p: Problem) -> bool:
 
 
 def forward(p: Problem, out: Tensor, stats: tuple[Tensor, ...]) -> None:
-    """Fill the output and, if they are asked for, the statistics."""
+    """Fill the output and, if requested, the statistics."""
     b, heads, n, d = p.q.shape
     q, k, v = (host.unit_columns(x) for x in p[:3])
     short_forward_kernel[(b * heads,)](

@@ -1,7 +1,8 @@
-"""Gradient of the queries, one program per block of them: what the deterministic backward pass uses.
+"""Gradient of the queries for the deterministic backward pass, one program per block of queries.
 
-The fused backward kernel adds each block's part of ``dq`` to memory in whatever order the GPU runs them, and float
-addition is not associative. This kernel sums in a fixed order, at the price of computing the scores again.
+The fused backward kernel adds each block's part of ``dq`` to memory in whatever order the GPU runs the blocks, and
+floating-point addition is not associative. This kernel sums in a fixed order, at the price of computing the scores
+again.
 """
 
 import triton
@@ -32,7 +33,7 @@ def query_blocks(
     BIAS: tl.constexpr, POWER: tl.constexpr, STATS: tl.constexpr, FACTOR: tl.constexpr, FORGET: tl.constexpr,
     DLOG: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Add the keys ``start:stop`` to the gradient of a block of queries."""
+    """Add the contributions of the keys ``start:stop`` to the gradient of a block of queries."""
     for s in tl.range(start, stop, BLOCK_N):
         k = k_desc.load([batch, key_head, key_start + s, 0]).reshape(BLOCK_N, BLOCK_D)
         v = v_desc.load([batch, key_head, key_start + s, 0]).reshape(BLOCK_N, BLOCK_D)
@@ -103,7 +104,7 @@ def query_kernel(
         slope = tl.load(slopes + line, mask=i < n, other=0.0)
         bend = tl.load(bends + line, mask=i < n, other=0.0)
 
-    EDGES: tl.constexpr = KEY_MASK or (ATTN_MASK > 0) or FORGET  # alone, or all that there is
+    EDGES: tl.constexpr = KEY_MASK or (ATTN_MASK > 0) or FORGET  # treat every block as one at the edge
     bounds = segments(first + offset, last + offset, m, left, right, BLOCK_N, LEFT, RIGHT, EDGES)
     c_i = factor
     if FORGET:
@@ -115,7 +116,7 @@ def query_kernel(
     q = q_desc.load([batch, head, q_start + first, 0]).reshape(BLOCK_M, BLOCK_D)
     dout = dout_desc.load([batch, head, q_start + first, 0]).reshape(BLOCK_M, BLOCK_D)
     acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-    dlog = tl.zeros((BLOCK_M,), tl.float32)  # with respect to the logarithm of the scores' scale
+    dlog = tl.zeros((BLOCK_M,), tl.float32)  # gradient with respect to the logarithm of the scores' scale
     for part in tl.static_range(FIRST_PART, LAST_PART + 1):
         acc, dlog = query_blocks(
             acc, dlog, q, dout, i, c, c_i, factor, slope, bend, bounds[part], bounds[part + 1],

@@ -1,7 +1,7 @@
-"""Short rows, as those of sentences: all queries and keys of a head fit into one tile.
+"""Short rows, such as those of sentences: all queries and keys of a head fit into one tile.
 
-A forward or backward pass is then one program per head, without loops over blocks, tensor maps, or sums in memory.
-Small models are trained by launches more than by arithmetic, and these are the fewest.
+A pass is then one launch, with one program per head (backward: per key head), and without loops over blocks, tensor
+maps or sums in memory. In small models launches take more time than arithmetic, and these are the fewest possible.
 """
 
 import triton
@@ -24,7 +24,7 @@ from reluformer.ops.triton.common import (
 
 @triton.jit
 def rows_of(x, batch, head, i, columns, stride_b, stride_h, stride_n):
-    """Where the rows ``i`` of a head are."""
+    """Pointers to the rows ``i`` of a head."""
     return x + batch.to(tl.int64) * stride_b + head.to(tl.int64) * stride_h + i[:, None] * stride_n + columns[None, :]
 
 
@@ -38,7 +38,7 @@ def short_forward_kernel(
     GAMMA: tl.constexpr, BIAS: tl.constexpr, POWER: tl.constexpr, STATS: tl.constexpr, FACTOR: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Sums of all queries of one head; ``FACTOR`` scales the weights before they are rounded."""
+    """Output and statistics of all queries of one head; ``FACTOR`` scales the weights before they are rounded."""
     head = tl.program_id(0) % heads
     batch = tl.program_id(0) // heads
     i = tl.arange(0, BLOCK)
@@ -88,7 +88,7 @@ def short_backward_kernel(
     GAMMA: tl.constexpr, BIAS: tl.constexpr, POWER: tl.constexpr, DMASS: tl.constexpr, DENTROPY: tl.constexpr,
     DGAMMA: tl.constexpr, DBIAS: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """All gradients of one key head, see backward.py; tiles have keys first, as there."""
+    """All gradients of one key head; the maths is that of backward.py, and tiles have keys first, as there."""
     key_heads = heads // groups
     key_head = tl.program_id(0) % key_heads
     batch = tl.program_id(0) // key_heads

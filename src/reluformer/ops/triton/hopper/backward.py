@@ -1,25 +1,25 @@
-"""The backward pass: two warpgroups for the keys' and values' gradients, a third for the queries'.
+"""Backward pass: two warpgroups for the gradients of keys and values, a third for those of the queries.
 
 One program owns a block of keys and visits blocks of queries, as in ``../backward.py``; names and maths are the same.
-Per visit there are five products. The first two warpgroups, half of the keys each, do four of them:
+Each visit takes five products. The first two warpgroups, with half of the keys each, do four of them:
 
     in flight                  meanwhile
-    dp = v dout^T, dv += u dout   nothing but the gate waits for dp
+    dp = v dout^T, dv += u dout   nothing: the gate waits for dp
     dv, next x = k q^T         round dx and hand it over through shared memory
     next x, dk += dx q         ask for later queries
 
-They go in step, or, as two ``SIDES`` that nothing makes wait for each other, out of step, so that one computes its
-logarithms while the other multiplies; which is faster, see kernel-variants-h200.csv. The third takes each ``dx``,
-multiplies ``dq = dx^T k`` and adds it to memory: with those off the critical path the other four run close to the
-tensor cores' limit. It has few registers, so it makes 64 columns of ``dq`` at a time.
+They run in step or, as two ``SIDES`` without a common barrier, out of step, so that one computes its logarithms while
+the other multiplies; kernel-variants-h200.csv shows which is faster. The third warpgroup takes each ``dx``, computes
+``dq = dx^T k`` and adds it to memory: with this off the critical path, the other four products run close to the limit
+of the tensor cores. It has few registers, so it computes 64 columns of ``dq`` at a time.
 
-What ptxas wants (it serialises all products of a loop otherwise): a product whose result ordinary instructions read is
-waited for in the turn that began it, nothing is zeroed while a product is in flight, and registers suffice. Hence
-``x``, ``dp`` and the next ``x`` take turns in the same registers. A product names them as its accumulator and is told
-not to add to it by a condition that is never true, but that the compiler cannot see through.
+Unless three conditions hold, ptxas serialises all products of a loop: a product whose result is read by ordinary
+instructions is waited for in the iteration that began it, nothing is zeroed while a product is in flight, and there are
+enough registers. Hence ``x``, ``dp`` and the next ``x`` take turns in the same registers. A product names them as its
+accumulator and is told not to add to it by a condition that is never true, but that the compiler cannot see through.
 
-``dq`` is added to float32 scratch with ``red.v4``. A thread holds pairs of columns eight apart, so the scratch keeps
-its columns in an order that puts two such pairs side by side; ``finish_kernel`` reads them back in order.
+``dq`` is added to float32 scratch with ``red.v4``. A thread holds pairs of columns that are eight apart, so the scratch
+keeps its columns in an order that puts two such pairs side by side; ``finish_kernel`` restores their order.
 """
 
 from triton.experimental import gluon
@@ -42,14 +42,14 @@ STAGES = 3
 
 
 def sides(d: int, causal: bool, stats: bool, power: int) -> int:
-    """Whether the first two warpgroups are better in step (1) or out of step (2)."""
+    """The faster number of sides: 1 if the first two warpgroups run in step, 2 if out of step."""
     return 2 if stats or (d == 128 and (causal or power > 1)) else 1
 
 
 WARPS = gl.constexpr(8)  # of the first two warpgroups
 WORKER_WARPS = gl.constexpr(4)
 
-PIECE = gl.constexpr(64)  # columns of dq at a time
+PIECE = gl.constexpr(64)  # columns of dq computed at a time
 CHUNK = gl.constexpr(8)  # heads whose programs are interleaved when causal
 
 _REDUCE = """{{
@@ -70,8 +70,8 @@ REDUCE_128 = gl.constexpr(_REDUCE.format(eight_rows=8 * 128 * 4))
 def gate(u, dp):
     """``dp`` as bfloat16 where the rectified score ``u`` is positive, else 0.
 
-    On packed pairs: adding 0x7fff to a non-negative number sets its top bit unless it is zero, and ``prmt`` spreads
-    that bit into a mask. The scores themselves, twice as wide, need not be kept.
+    It works on packed pairs: adding 0x7fff to a non-negative number sets its top bit unless the number is zero, and
+    ``prmt`` spreads that bit into a mask. The scores themselves, twice as wide, need not be kept.
     """
     return gl.inline_asm_elementwise(
         """{
@@ -109,7 +109,7 @@ SLOPE_8 = gl.constexpr(_SLOPE.format(raise_r=_SEVENTH.format("r"), raise_s=_SEVE
 
 @gluon.jit
 def slope_of(x, POWER: gl.constexpr):
-    """The derivative of ``relu(x) ** POWER`` as bfloat16, for powers above 1; here and now, as ``clamp``."""
+    """The derivative of ``relu(x) ** POWER`` as bfloat16, for powers above 1; marked impure, as ``clamp`` is."""
     code: gl.constexpr = SLOPE_2 if POWER == 2 else SLOPE_4 if POWER == 4 else SLOPE_8
     return gl.inline_asm_elementwise(code, "=r,r,r", [x], dtype=gl.bfloat16, is_pure=False, pack=2)
 
@@ -155,7 +155,7 @@ def fetch(
     q_desc, dout_desc, lines_desc, q_smem, dout_smem, lines_smem, ready, visit, batch, head, heads, row, n,
     STAGES: gl.constexpr, STATS: gl.constexpr,
 ):  # fmt: skip
-    """Ask for the queries, gradients and statistics of a visit; ``ready`` tells when they are there."""
+    """Start to load the queries, gradients and statistics of a visit; ``ready`` tells when they have arrived."""
     slot = visit % STAGES
     wanted = row < n
     barrier = ready.index(slot)
@@ -178,14 +178,14 @@ def visit_queries(
     SIDES: gl.constexpr, RIGHT: gl.constexpr, STATS: gl.constexpr,
     GAMMA: gl.constexpr, POWER: gl.constexpr, UNIFORM: gl.constexpr, DGAMMA: gl.constexpr, SIDE: gl.constexpr,
 ):  # fmt: skip
-    """The first two warpgroups, or one: gradients of their keys and values; hand over each ``dx``."""
+    """The first two warpgroups, or one of them: compute the gradients of keys and values, hand over each ``dx``."""
     x_mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS // SIDES, 1], [16, BLOCK_M, 16])  # keys x queries
     dk_mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WARPS // SIDES, 1], [16, D, 16])  # keys x D
     operand: gl.constexpr = gl.DotOperandLayout(0, dk_mma, 2)
     dtype: gl.constexpr = q_smem.dtype
-    ASKS: gl.constexpr = SIDES == 1 and not STATS  # for queries; else the third warpgroup has more time for that
+    ASKS: gl.constexpr = SIDES == 1 and not STATS  # load queries here; else the third warpgroup has more time for it
     mine = first + SIDE * KEYS
-    plain = mine + KEYS - 1 - ahead  # from this query on, all see all these keys
+    plain = mine + KEYS - 1 - ahead  # from this query on, every query sees all these keys
     k, v = k_smem.index(SIDE), v_smem.index(SIDE)
     no_x = gl.zeros([KEYS, BLOCK_M], gl.float32, x_mma)
     dk = gl.zeros([KEYS, D], gl.float32, dk_mma)
@@ -218,7 +218,7 @@ def visit_queries(
                 u = weigh(x, POWER)
                 if POWER > 1:
                     du = slope_of(x, POWER)
-                if STATS:  # dv first, or dp: which is faster depends on D, see kernel-variants-h200.csv
+                if STATS:  # whether dv or dp first is faster depends on D, see kernel-variants-h200.csv
                     r = clamp(x)
                     if D == 64:
                         dv = warpgroup_mma(gl.convert_layout(u, operand), dout, dv, is_async=True)
@@ -248,7 +248,7 @@ def visit_queries(
                 mbarrier.wait(dx_free.index(visit % 2), visit // 2 & 1 ^ 1)
                 dx_now.store(dx)
                 fence_async_shared()
-                if D == 128:  # no room for the next scores before dx is stored, nor for dx itself from then on
+                if D == 128:  # no registers for the next scores before dx is stored, nor for dx itself after that
                     mbarrier.wait(ready.index((visit + 1) % STAGES), (visit + 1) // STAGES & 1, row + BLOCK_M < n)
                     x = warpgroup_mma(k, next_q, dp, use_acc=never, is_async=True)
                 mbarrier.arrive(dx_ready.index(handed), count=1)
@@ -270,13 +270,13 @@ def visit_queries(
             else:
                 mbarrier.arrive(head_done, count=1)
 
-    if UNIFORM:  # one factor for the whole head waits until here
+    if UNIFORM:  # a factor of the whole head is applied only here
         factor = uniform
         if GAMMA:
             factor = uniform / gl.load(gamma + key_head * groups).to(gl.float32)
         dk *= factor
         dv *= factor
-    if DGAMMA:  # the sum of k.dk is that of q.dq, and both are at hand; see gamma_share in ../backward.py
+    if DGAMMA:  # the sum of k.dk equals that of q.dq, and k and dk are at hand; see gamma_share in ../backward.py
         dlog = gl.sum(gl.sum(k.load(dk_mma).to(gl.float32) * dk, 1), 0)
         gl.store(dgamma_parts + part * SIDES + SIDE, -dlog / (POWER * gl.load(gamma + key_head).to(gl.float32)))
     if visit > 0:  # the third warpgroup has read the keys for the last time
@@ -297,16 +297,16 @@ def add_to_queries(
     ready, keys_ready, dx_ready, dx_free, head_done, batch, key_head, heads, groups, n, start, dq,
     BLOCK_M: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr, SIDES: gl.constexpr, STATS: gl.constexpr,
 ):  # fmt: skip
-    """The third warpgroup: ask for queries, unless the others do, and add ``dx^T k`` of every visit to memory."""
+    """The third warpgroup: load queries, unless the others do, and add ``dx^T k`` of every visit to memory."""
     ASKS: gl.constexpr = SIDES == 2 or STATS
     dq_mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [WORKER_WARPS, 1], [16, PIECE, 16])
     no_dq = gl.zeros([BLOCK_M, PIECE], gl.float32, dq_mma)
-    # Where a thread's part of dq goes: an address that all its registers share, and the chunk of 16 columns.
+    # The place of a thread's part of dq: an address that all its registers share, and the chunk of 16 columns.
     row_dq = gl.arange(0, BLOCK_M, gl.SliceLayout(1, dq_mma))
     column = gl.arange(0, PIECE, gl.SliceLayout(0, dq_mma))
     mine = (row_dq & (BLOCK_M - 1 - 8))[:, None] * D + ((column & 6) * 2)[None, :]
     chunk = (gl.zeros([BLOCK_M, PIECE], gl.int32, dq_mma) + (column >> 4)[None, :]).to(gl.int8)
-    rows = gl.cdiv(n, BLOCK_M) * BLOCK_M  # the scratch is whole blocks: no mask
+    rows = gl.cdiv(n, BLOCK_M) * BLOCK_M  # the scratch consists of whole blocks, so no mask is needed
 
     never = n < 0
     visit = 0
@@ -373,7 +373,7 @@ def hopper_key_kernel(
     key_heads = heads // groups
     block = pid % blocks
     pair = pid // blocks  # of batch and key head
-    if RIGHT:  # the longest columns of a few heads first: the last programs to start are short, and caches still shared
+    if RIGHT:  # the longest columns of a few heads first: the last programs are short, and programs share caches
         chunk = pid // (blocks * CHUNK) * CHUNK
         size = gl.minimum(gl.num_programs(0) // blocks - chunk, CHUNK)
         block = pid % (blocks * CHUNK) // size
@@ -394,7 +394,7 @@ def hopper_key_kernel(
     v_smem = gl.allocate_shared_memory(dtype, [SIDES, KEYS, D], k_layout)
     q_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_M, D], q_layout)
     dout_smem = gl.allocate_shared_memory(dtype, [STAGES, BLOCK_M, D], q_layout)
-    dx_smem = gl.allocate_shared_memory(dtype, [2 * SIDES, KEYS, BLOCK_M], dx_layout)  # one read, one written
+    dx_smem = gl.allocate_shared_memory(dtype, [2 * SIDES, KEYS, BLOCK_M], dx_layout)  # one is read, one written
     lines_smem = gl.allocate_shared_memory(gl.float32, [STAGES, 2, BLOCK_M], line_layout)
     keys_ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -418,7 +418,7 @@ def hopper_key_kernel(
         tma.async_copy_global_to_shared(v_desc, [batch, key_head, at, 0], keys_ready, v_smem.index(side))
 
     part = pair * blocks + block
-    # All written out: Gluon unpacks no tuple, and one in a variable forgets what is known when compiling.
+    # Written out in full: Gluon unpacks no tuples, and a tuple in a variable loses its compile-time constants.
     if SIDES == 1:
         gl.warp_specialize(
             [

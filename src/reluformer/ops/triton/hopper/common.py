@@ -1,4 +1,4 @@
-"""What the Hopper kernels share: instructions that Triton has no name for."""
+"""What the Hopper kernels share: mostly instructions for which Triton has no name."""
 
 import struct
 
@@ -8,7 +8,7 @@ from triton.experimental.gluon import language as gl
 from reluformer.ops.statistics import TINY as _TINY
 
 TINY = gl.constexpr(_TINY)
-thread_barrier = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier  # Triton 3.6, and since 3.7
+thread_barrier = gl.thread_barrier if hasattr(gl, "thread_barrier") else gl.barrier  # in Triton 3.6, and from 3.7 on
 
 AT_LEAST_TINY = gl.constexpr(f"max.f32 $0, $1, 0f{struct.pack('>f', _TINY).hex()};")
 
@@ -23,7 +23,7 @@ def rectify(x):
 
 @gluon.jit
 def raised(u, POWER: gl.constexpr):
-    """``u ** POWER`` for the powers that squares make: 1, 2, 4, 8."""
+    """``u ** POWER`` by repeated squaring, for the powers 1, 2, 4 and 8."""
     if POWER >= 2:
         u = u * u
     if POWER >= 4:
@@ -49,5 +49,5 @@ def log2(x):
 
 @gluon.jit
 def clamp(x):
-    """``max(x, TINY)``, here and now: a pure function would move past what overwrites ``x`` and cost a copy."""
+    """``max(x, TINY)``, marked impure: else the compiler moves it past what overwrites ``x``, which costs a copy."""
     return gl.inline_asm_elementwise(AT_LEAST_TINY, "=r,r", [x], dtype=gl.float32, is_pure=False, pack=1)

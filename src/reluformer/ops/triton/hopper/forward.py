@@ -1,12 +1,13 @@
-"""The forward pass: the tensor cores work on these values and the next keys while the statistics are counted.
+"""Forward pass: the tensor cores work on the current values and the next keys while the statistics are summed.
 
 One program owns a block of queries, as in ``../forward.py``; names and maths are the same. It is a single warpgroup:
-two to four programs share a multiprocessor, and the products of one fill the gaps of the others. Per block of keys:
+two to four programs share a multiprocessor, and the products of one fill the gaps of the others. For each block of
+keys:
 
     in flight                  meanwhile
-    next x = q k^T, acc += u v    add these scores to the statistics
+    next x = q k^T, acc += u v    add the current scores to the statistics
 
-Both products are waited for before the loop turns: ``u`` is read from registers that the next turn overwrites.
+Both products are waited for before the iteration ends: ``u`` is read from registers that the next one overwrites.
 """
 
 from triton.experimental import gluon
@@ -25,17 +26,17 @@ from reluformer.ops.triton.hopper.common import TINY, clamp, log2, raised, threa
 
 BLOCK_M = 64
 BLOCK_N = 64
-KEY_STAGES = 2  # keys are done with a block earlier than values
+KEY_STAGES = 2  # fewer than for values: keys are finished with one block earlier
 VALUE_STAGES = 3
 WARPS = 4
-MOST_COUNTED = 2048 * BLOCK_N  # keys: the statistics count them in half precision, exact so far
+MOST_COUNTED = 2048 * BLOCK_N  # most keys that are counted exactly: the counts are in half precision
 
 LN2 = gl.constexpr(0.6931471805599453)
 
 
 @gluon.jit
 def fold(x, ROWS: gl.constexpr, COLS: gl.constexpr):
-    """Sum columns eight apart, which one thread holds in a product's result: no exchange between threads."""
+    """Sum columns that are eight apart: one thread holds them all in a product's result, so nothing is exchanged."""
     return gl.sum(gl.reshape(x, (ROWS, COLS // 8, 8)), 1)
 
 
@@ -59,7 +60,7 @@ def count_active(count, u):
 
 @gluon.jit
 def advance(slot, phase, STAGES: gl.constexpr):
-    """The next slot of a ring, and its barrier's phase."""
+    """The next slot of a ring buffer, and the phase of its barrier."""
     slot += 1
     if slot == STAGES:
         slot = 0
@@ -85,7 +86,7 @@ def hopper_forward_kernel(
     pid = gl.program_id(0)
     block = pid % blocks
     if RIGHT:
-        block = blocks - 1 - block  # the longest rows first: they must not be what the GPU waits for
+        block = blocks - 1 - block  # the longest rows first, lest the GPU wait for them at the end
     head = pid // blocks % heads
     batch = pid // blocks // heads
     key_head = head // groups
@@ -95,7 +96,7 @@ def hopper_forward_kernel(
     if RIGHT:
         ahead = m - n + right  # query i sees the keys up to i + ahead
         stop = gl.minimum(first + BLOCK_M + ahead, m)
-        plain = first + ahead + 1  # keys below are seen by all queries of the block
+        plain = first + ahead + 1  # all queries of the block see the keys below this one
 
     q_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_M, D], dtype)
     k_layout: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BLOCK_N, D], dtype)
@@ -146,7 +147,7 @@ def hopper_forward_kernel(
             KEY_STAGES * BLOCK_N < stop,
         )  # fmt: skip
         k_slot, k_phase = 1 % KEY_STAGES, 1 // KEY_STAGES  # of the next keys
-        v_slot, v_phase = 0, 0  # of these values
+        v_slot, v_phase = 0, 0  # of the current values
         for key in range(0, stop, BLOCK_N):
             if RIGHT:
                 if key + BLOCK_N > plain:
@@ -165,7 +166,7 @@ def hopper_forward_kernel(
                 if COUNT:
                     count = count_active(count, u)
             x, acc = warpgroup_mma_wait(0, [x, acc])
-            thread_barrier()  # all warps are done with the next keys and with these values: ask for later ones
+            thread_barrier()  # all warps are done with the next keys and the current values: ask for later ones
             k_next = key + (KEY_STAGES + 1) * BLOCK_N
             v_next = key + VALUE_STAGES * BLOCK_N
             mbarrier.expect(k_ready.index(k_slot), BYTES, k_next < stop)
@@ -195,7 +196,7 @@ def hopper_forward_kernel(
     if STATS:
         total = gl.convert_layout(gl.sum(total, 1), row.type.layout)
         r_log_r = gl.convert_layout(gl.sum(r_log_r, 1), row.type.layout)
-        total = gl.where(total > (m + BLOCK_N) * (2 * TINY), total, 0.0)  # dead scores left a trace of TINY
+        total = gl.where(total > (m + BLOCK_N) * (2 * TINY), total, 0.0)  # scores without weight left a trace of TINY
         alive = total * scale > TINY
         safe = gl.where(alive, total, 1.0)
         nats = LN2 * (log2(safe) - r_log_r / safe)
