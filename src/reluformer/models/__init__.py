@@ -30,7 +30,7 @@ AutoModelForSeq2SeqLM.register(ReLUFormerConfig, ReLUFormerForConditionalGenerat
 AutoConfig.register(ReLUFormerLanguageConfig.model_type, ReLUFormerLanguageConfig, exist_ok=True)
 AutoModel.register(ReLUFormerLanguageConfig, ReLUFormerLanguageModel, exist_ok=True)
 AutoModelForCausalLM.register(ReLUFormerLanguageConfig, ReLUFormerForCausalLM, exist_ok=True)
-# By these names Trainer, when it smooths labels, recognises a model whose labels are to be shifted by one token.
+# By these names Trainer, when it smooths labels, recognises a model whose labels it has to shift by one.
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[ReLUFormerLanguageConfig.model_type] = ReLUFormerForCausalLM.__name__
 
 AutoConfig.register(ReLUFormerImageConfig.model_type, ReLUFormerImageConfig, exist_ok=True)
