@@ -34,8 +34,8 @@ def from_vit(
 
     Args:
         model: A ``ViTForImageClassification``.
-        settings: Settings of the attention; None for softmax, which computes what the stock model does. With others
-            gamma starts by formula, or set it with :func:`reluformer.memory.calibrate`, and fine-tune.
+        settings: Settings of the attention; None for softmax, which computes what the stock model does. With others,
+            gamma starts by formula, unless :func:`reluformer.memory.calibrate` sets it; fine-tune the model then.
 
     Raises:
         ValueError: If the model is of another class, or has a feature that ReLUFormer lacks.
@@ -54,7 +54,7 @@ def from_vit(
     for layer in range(len(twin.model.layers)):
         for name, here in LAYER.items():
             state |= _module(own, f"vit.layers.{layer}.{name}", f"model.layers.{layer}.{here}")
-    # Missing are the parameters of the memories themselves, and biases, which start at zero.
+    # The state lacks the parameters of the memories themselves, and biases, which start at zero.
     twin.load_state_dict(state, strict=False)
     return twin.train(model.training)
 

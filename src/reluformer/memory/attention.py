@@ -104,13 +104,11 @@ class Attention(nn.Module):
     ) -> tuple[Tensor, AttentionStats | None]:
         """Look up ``x (B, N, width)``; return the output and, if asked, the statistics of its rows, ``(B, H, N)``.
 
-        Masks are boolean, True = may be seen.
-
         Args:
             x: Input that queries are computed from.
             context: Input that keys and values are computed from, ``(B, M, width)``; None for ``x``.
-            key_mask: Keys that may be seen, ``(B, M)``.
-            attn_mask: Pairs that may be seen, broadcasts to ``(B, 1, N, M)``; replaces the causal mask.
+            key_mask: Keys that may be seen, boolean ``(B, M)``.
+            attn_mask: Pairs that may be seen, boolean, broadcasts to ``(B, 1, N, M)``; replaces the causal mask.
             query_mask: Queries that are not padding, ``(B, N)``. Only the hooks of calibration and reports read it; the
                 output does not depend on it.
             limit: Index of the last key that each query may see, ``(N,)``, for a store that returns all its room, with
@@ -143,7 +141,7 @@ class Attention(nn.Module):
         return self.output(out), stats
 
     def count(self, n: int, m: int, key_mask: Tensor | None, device: torch.device) -> Tensor:
-        """Number of keys, learned slots included, that each of ``n`` queries sees of ``m``; broadcasts to (B, H, N)."""
+        """Number of keys that each of ``n`` queries sees among ``m``, plus the slots; broadcasts to ``(B, H, N)``."""
         band = Band(UNBOUNDED, 0 if self.causal else UNBOUNDED)
         return count_visible(band, n, m, key_mask, None, device) + self.settings.slots
 

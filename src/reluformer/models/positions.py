@@ -52,8 +52,8 @@ class Positions(nn.Module):
 def turns(position: Tensor, head_dim: int) -> Tensor:
     """Angles ``(..., D / 2)`` by which rotary positions ``(...)`` rotate pairs of channels, one from either half.
 
-    The first channel turns slowest: a memory with a constant channel overwrites it and leaves its partner without one,
-    which hardly matters where both hardly turn.
+    The first channel turns slowest: a memory with a constant channel overwrites it after the rotation, which leaves the
+    channel that it is paired with alone, and hardly matters where both hardly turn.
     """
     return angles(position, head_dim).flip(-1)
 
