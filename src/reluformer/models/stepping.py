@@ -21,7 +21,7 @@ from transformers.generation.configuration_utils import GenerationMode
 
 from reluformer.models.masks import needed
 
-ROOM = 256  # keys to make room for at first, if there can be so many; doubled whenever it is used up
+ROOM = 256  # keys to make room for at first, or fewer if the maximum length is less; doubled when used up
 NEVER = 2**62  # position at which a row differs from itself
 
 

@@ -68,7 +68,7 @@ def measure_rows(weights: Tensor, visible: Tensor) -> dict[str, Tensor]:
     """
     count = visible.sum(-1).expand(weights.shape[:-1])  # n_i
     positive = weights.clamp_min(0)
-    # The former do not depend on the scale of a row: with a largest weight of 1, no square or logarithm underflows.
+    # What is taken from r does not depend on the scale of a row: the largest weight becomes 1, so nothing underflows.
     largest = positive.amax(-1, keepdim=True)
     r = positive / largest.where(largest > 0, 1.0)
     total, r_log_r, _ = row_sums(r)
