@@ -32,7 +32,7 @@ __all__ = [
     "relu_attention_varlen",
 ]
 
-# Imported when first asked for: the operator needs torch alone, the others the toolkit, and the command has to hear
+# Imported on first access: the operator needs torch alone, the others the toolkit, and the command must respond to
 # Ctrl-C while they load.
 _HOMES = {
     "AttentionStats": "reluformer.ops",
@@ -59,7 +59,7 @@ def __getattr__(name: str) -> Any:
             raise
         message = f'reluformer.{name} needs {error.name}: pip install "reluformer[toolkit]"'
         raise ModuleNotFoundError(message, name=error.name) from error
-    globals()[name] = found  # asked for once
+    globals()[name] = found  # so that this runs only once per name
     return found
 
 

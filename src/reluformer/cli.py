@@ -1,4 +1,4 @@
-"""The ``reluformer`` command. Whatever goes wrong with an argument or a file: one line on stderr, exit status 2."""
+"""The ``reluformer`` command. Any problem with an argument or a file is one line on stderr and exit status 2."""
 
 import io
 import os
@@ -16,12 +16,12 @@ TOOLKIT = (
     "accelerate", "matplotlib", "numpy", "rich", "sacrebleu", "safetensors", "tensorboard", "tokenizers",
     "transformers", "typer", "yaml",
 )  # fmt: skip
-STOPPED = "stopped"  # where a command has nothing better to say of Ctrl-C
+STOPPED = "stopped"  # printed at Ctrl-C where a command has nothing better to say
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command line, by default the process's own, and exit."""
-    if isinstance(sys.stdout, io.TextIOWrapper):  # where there is no "ü" show "?", of a name that is no text its bytes
+    """Run a command line, by default that of the process, and exit."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # "?" for what cannot be encoded, bytes for names that are not text
         sys.stdout.reconfigure(errors="surrogateescape" if sys.stdout.encoding.lower() == "utf-8" else "replace")
     try:
         with _ctrl_c(_end_at_once):
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         _drop_output()
         sys.exit(1)
-    except OSError as error:  # files are named where they are written: what has no name was printed
+    except OSError as error:  # an error on a file carries its name: one without a name comes from printing
         if error.filename is not None:
             _fail("reluformer", f"cannot use {error.filename}: {error.strerror}")
         if error.errno not in FULL:
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _drop_output()
         _fail("reluformer", f"cannot write standard output: {error.strerror}")
     except Exception as error:
-        # Typer's usage errors; their class has moved from one version of Typer to the next.
+        # Typer's usage errors, told by their attributes: their class has moved between versions of Typer.
         if getattr(error, "exit_code", None) != 2 or not hasattr(error, "format_message"):
             raise
         context = getattr(error, "ctx", None)
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 @contextmanager
 def _ctrl_c(handler: Callable[..., Any]) -> Iterator[None]:
-    """What Ctrl-C does in here, if it does anything: in the background of a script it is ignored."""
+    """Handle Ctrl-C by ``handler`` within this context, unless it is ignored, as in the background of a script."""
     before = signal.getsignal(signal.SIGINT)
     if before == signal.SIG_IGN or threading.current_thread() is not threading.main_thread():
         yield
@@ -66,13 +66,13 @@ def _ctrl_c(handler: Callable[..., Any]) -> Iterator[None]:
 
 
 def _end_at_once(*_: Any) -> NoReturn:
-    """While modules load there is nothing to tidy up, and some of them would lose an exception."""
+    """Exit at once: while modules load there is nothing to tidy up, and some of them would swallow an exception."""
     os.write(2, f"{STOPPED}\n".encode())
     os._exit(130)
 
 
 def _drop_output() -> None:
-    """Whoever reads has seen enough, or the disk is full: what is still buffered must not fail again at the end."""
+    """Discard buffered output, which would fail again at exit: its reader has gone, or the disk is full."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -89,7 +89,7 @@ def _one_line(error: Any, context: Any) -> str:
 
 
 def _command() -> Any:
-    """Build the command when it is called: importing this module needs torch alone."""
+    """Build the command. It is built when called, so that importing this module needs torch alone."""
     import typer
 
     from reluformer.bench.commands import bench
@@ -102,7 +102,7 @@ def _command() -> Any:
     from reluformer.verify.commands import verify
 
     class Commands(typer.core.TyperGroup):
-        """All of them, none of which ends without a word."""
+        """All commands; none ends at Ctrl-C without a message."""
 
         def invoke(self, ctx: Any) -> Any:
             try:

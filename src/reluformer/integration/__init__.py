@@ -1,8 +1,8 @@
 """ReLU attention in the models of Hugging Face's transformers.
 
 Importing this package registers ``attn_implementation="reluformer"`` and the classes of converted models, so that
-``AutoModelForSeq2SeqLM.from_pretrained(folder)`` and its kind load what :func:`convert` made and ``save_pretrained``
-saved.
+``AutoModelForSeq2SeqLM.from_pretrained(folder)`` and the other Auto classes load what :func:`convert` made and
+``save_pretrained`` saved.
 """
 
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -17,7 +17,7 @@ __all__ = ["AttentionMemory", "attention_sites", "calibrate", "convert", "from_v
 
 
 def register() -> None:
-    """Tell transformers about ReLU attention and the converted classes; a second time changes nothing."""
+    """Register ReLU attention and the converted classes with transformers; a second call changes nothing."""
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, make_mask)
     register_families()

@@ -1,6 +1,6 @@
 """``attn_implementation="reluformer"``: ReLU attention for any model that asks transformers for its attention.
 
-Two functions go together: one attends, one makes the masks. Without the second, transformers drops masks in silence.
+Two functions belong together: one attends, one makes the masks. Without the second, transformers drops masks silently.
 """
 
 from typing import Any
@@ -14,9 +14,9 @@ from reluformer.integration.memory import AttentionMemory
 from reluformer.memory.settings import MemorySettings
 
 NAME = "reluformer"
-HIDDEN = -1e4  # what models add to a score to hide it: this, -65504, -1e9, the least float of their dtype or -inf
-UNCONVERTED = AttentionMemory(MemorySettings(gamma="none"), heads=0)  # for models that ask for it by name alone
-UNKNOWN = ("softcap", "s_aux", "cache")  # of softmax or of paged caches: to leave them out would change the result
+HIDDEN = -1e4  # hides a score: models add this, -65504, -1e9, the least float of their dtype or -inf
+UNCONVERTED = AttentionMemory(MemorySettings(gamma="none"), heads=0)  # for models that only set attn_implementation
+UNKNOWN = ("softcap", "s_aux", "cache")  # options of softmax or of paged caches: ignoring them would change the result
 
 
 def attend(
@@ -31,26 +31,26 @@ def attend(
     position_bias: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """ReLU attention as transformers calls it.
+    """ReLU attention with the signature that transformers calls.
 
     There is no attention dropout: weights that do not sum to 1 have nothing to make up for, so ``dropout`` is ignored.
 
     Args:
-        module: The model's attention module. Its ``relu_memory`` looks up; None there means that ``convert`` left the
-            module as it was, hence softmax. A module that was never converted gets gamma 1.
+        module: Attention module of the model. Its ``relu_memory`` does the lookup; where that is None, ``convert`` left
+            the module as it was, hence softmax. A module that was never converted gets gamma 1.
         query: ``(B, Hq, N, D)``.
         key: ``(B, Hk, M, D)``; ``Hq`` is a multiple of ``Hk``.
         value: ``(B, Hk, M, D)``.
         attention_mask: Broadcasts to ``(B, Hq, N, M)``: boolean, True = may be seen, or floating point, added to the
             scores. None leaves causality to ``is_causal``.
-        dropout: Ignored, but by softmax.
-        scaling: Multiplies the scores; None for ``1 / sqrt(D)``.
-        is_causal: Whether a query sees later keys, if there is no mask; None for what the module says.
+        dropout: Ignored, except by softmax.
+        scaling: Factor of the scores; None for ``1 / sqrt(D)``.
+        is_causal: Whether later keys are hidden, if there is no mask; None for the module's own ``is_causal``.
         position_bias: Added to the scores, broadcasts to ``(B, Hq, N, M)`` (T5).
-        **options: What other implementations take; those that would change the result are refused.
+        **options: Options of other implementations; those that would change the result are refused.
 
     Returns:
-        The output ``(B, N, Hq, D)`` and None in place of the weights, which are never there as a whole.
+        The output ``(B, N, Hq, D)``, and None in place of the weights, which never exist as a whole.
     """
     memory = getattr(module, "relu_memory", UNCONVERTED)
     if memory is None:
@@ -85,7 +85,7 @@ def attend(
 
 
 def _combine(mask: Tensor | None, bias: Tensor | None) -> Tensor | None:
-    """Mask and bias as one mask for the operator, in which hidden is False or -inf, never a mere large number."""
+    """Mask and bias as one mask for the operator, in which hidden means False or -inf, never a merely large number."""
     if mask is not None and mask.is_floating_point():
         mask = mask.masked_fill(mask <= HIDDEN, -torch.inf)
     if mask is None or bias is None:
@@ -103,12 +103,12 @@ def make_mask(
     allow_is_causal_skip: bool = True,
     **options: Any,
 ) -> Tensor | None:
-    """A boolean mask, True = may be seen, or None where causality and the lengths say it all.
+    """Boolean mask, True = may be seen, or None where causality and the lengths say it all.
 
     Arguments are those of transformers' ``sdpa_mask``. Padding alone gives ``(B, 1, 1, M)``, all else ``(B, 1, N, M)``.
     """
-    # No mask means: the last query stands at the last key. In a static cache it does not, there are empty places
-    # behind it; its offset may be a tensor, which is not read, as reading waits for the device.
+    # Without a mask the last query is aligned with the last key. In a static cache it is not, since unused room
+    # follows it. The offset may be a tensor, which is not read, since that would wait for the device.
     at_the_end = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
     mask: Tensor | None = sdpa_mask(
         batch_size=batch_size,
@@ -124,5 +124,5 @@ def make_mask(
 
 
 def _only_padding(attention_mask: Tensor | None, options: dict[str, Any]) -> bool:
-    """Whether all queries of a sequence see the same keys, so that one row of the mask says it."""
+    """Whether all queries of a sequence see the same keys, so that one row of the mask is enough."""
     return attention_mask is not None and options.get("mask_function") is bidirectional_mask_function

@@ -1,4 +1,4 @@
-"""``convert``: a stock Hugging Face model becomes the same with ReLU memories."""
+"""``convert``: ReLU memories in place of the softmax attention of a stock Hugging Face model."""
 
 import copy
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -27,23 +27,23 @@ def convert(
 ) -> Model:
     """Replace the softmax attention of a Hugging Face model by calibrated ReLU memories, ready to fine-tune.
 
-    The model is changed in place and returned: it keeps its parameters, takes the class ``ReLU...`` and a configuration
-    of its own. ``save_pretrained`` keeps all of it, and after ``import reluformer.integration`` the Auto classes load
-    it. If anything fails the model is as it was.
+    The model is changed in place and returned: it keeps its parameters, and takes the class ``ReLU...`` and a
+    configuration of its own. ``save_pretrained`` saves all of it, and after ``import reluformer.integration`` the Auto
+    classes load it. If anything fails, the model is left as it was.
 
     Args:
         model: A stock model of a supported family: BART, BERT, Llama, Marian, T5 or ViT, with any head.
-        settings: What the memories are, None for the defaults; gamma starts where the mean row of weights sums to 1.
-        batch: What the model takes, as a mapping: one pass over it sets every gamma. Padding is not counted.
-        length: Without a batch gamma is set by formula, for sequences of this length.
-        sites: Which attention modules, None for all: names as in :func:`attention_sites`, or a function of a name. The
-            others stay softmax.
+        settings: Settings of the memories, None for the defaults; gamma starts where the mean row of weights sums to 1.
+        batch: Inputs of the model by name; one pass over them sets every gamma. Padding is not counted.
+        length: Sequence length for which a formula sets gamma if there is no batch.
+        sites: Attention modules to convert, by their names in :func:`attention_sites` or by a predicate on these; None
+            for all. The others keep softmax.
 
     Returns:
         The model itself.
 
     Raises:
-        ValueError: If the model is of no supported class, or converted already.
+        ValueError: If the class of the model is not supported, or the model is converted already.
 
     Example:
         >>> model = convert(MarianMTModel.from_pretrained("Helsinki-NLP/opus-mt-de-en"), batch=tokenizer(...))
@@ -70,7 +70,7 @@ def convert(
 
 
 def attention_sites(model: PreTrainedModel) -> list[str]:
-    """Names of the attention modules of a model of a supported family, as in ``model.named_modules()``."""
+    """Names of the attention modules in a model of a supported family, as in ``model.named_modules()``."""
     return [_prefix(model) + name for name in attention_modules(model)]
 
 
@@ -78,7 +78,8 @@ def attention_sites(model: PreTrainedModel) -> list[str]:
 def calibrate(model: PreTrainedModel, batch: Mapping[str, Any]) -> None:
     """Set the gammas of a converted model so that on this batch the mean row of weights of each head sums to 1.
 
-    One pass; every memory is set before it answers, so the next one sees what it will see from then on.
+    It takes one forward pass: every memory is set before it computes its output, so that the next one is calibrated on
+    the inputs that it will get from then on.
     """
     if not isinstance(model, ReLUModel):
         raise ValueError(f"model must be one that convert has made, got {type(model).__name__}")
@@ -98,7 +99,7 @@ def calibrate(model: PreTrainedModel, batch: Mapping[str, Any]) -> None:
 
 
 class _Calibration:
-    """Runs before a memory answers."""
+    """Hook that calibrates a memory before it computes its output."""
 
     def __init__(self, query_mask: Tensor | None) -> None:
         self.query_mask = query_mask
@@ -111,7 +112,7 @@ class _Calibration:
 
 
 def _counted(name: str, model: PreTrainedModel, batch: Mapping[str, Any]) -> Tensor | None:
-    """Which queries of an attention module are no padding, ``(B, N)``; None for all."""
+    """Mask ``(B, N)`` of the queries of an attention module that are not padding; None for all."""
     if model.config.is_encoder_decoder and name.startswith("decoder."):
         mask, labels = batch.get("decoder_attention_mask"), batch.get("labels")
         if mask is None and labels is not None and batch.get("decoder_input_ids") is None:
@@ -122,7 +123,7 @@ def _counted(name: str, model: PreTrainedModel, batch: Mapping[str, Any]) -> Ten
 
 
 def _choose(model: PreTrainedModel, sites: Sites) -> list[str]:
-    """The chosen names, as the base model calls them."""
+    """The chosen names, as in the base model."""
     names = attention_sites(model)
     if callable(sites):
         chosen = [name for name in names if sites(name)]
@@ -144,9 +145,9 @@ def _prefix(model: PreTrainedModel) -> str:
 
 @contextmanager
 def _in_the_class_of(model: PreTrainedModel, twin: Any, fields: Mapping[str, Any]) -> Iterator[None]:
-    """Give the model the twin's class and configurations; take them back, and its memories, if what follows fails.
+    """Give the model the converted class and configurations; undo that, and drop its memories, if the block fails.
 
-    The configurations are new objects, for a model of the same configuration must not turn with this one.
+    The configurations are copies: another model that shares one with this model must not change with it.
     """
     stock = type(model)
     owners: list[tuple[Any, Any]] = [

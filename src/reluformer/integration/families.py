@@ -1,8 +1,8 @@
 """The model families that can be converted, and the classes of the converted models.
 
-Every model class of a family gets a twin, ``MarianMTModel`` the twin ``ReLUMarianMTModel``, with a configuration whose
-model type is ``relu-marian``. So the Auto classes find it wherever this package is imported, and transformers alone
-says that it does not know the type, instead of computing softmax.
+Every model class of a family has a converted class, such as ``ReLUMarianMTModel`` for ``MarianMTModel``, with a
+configuration whose model type is ``relu-marian``. The Auto classes find it once this package is imported; without it,
+transformers reports an unknown type instead of silently computing softmax.
 """
 
 from typing import Any
@@ -30,11 +30,11 @@ AUTO_CLASSES: list[Any] = [
 ]
 TWINS: dict[type[PreTrainedModel], type[PreTrainedModel]] = {}  # stock class: converted class
 _SITES = {name for names in FAMILIES.values() for name in names}
-_HEADS = ("num_heads", "n_heads", "num_attention_heads")  # as the families call them
+_HEADS = ("num_heads", "n_heads", "num_attention_heads")  # names of the number of heads in the families
 
 
 class ReLUModel:
-    """What the converted classes add to the stock ones: memories, made as the configuration says."""
+    """Mixin that adds memories to a stock class, as its configuration says."""
 
     def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
         if not hasattr(config, "relu_memory"):
@@ -46,13 +46,13 @@ class ReLUModel:
         attach_memories(self)  # type: ignore[arg-type]
 
     def initialize_weights(self) -> None:
-        """Also start the memories that a checkpoint did not bring: a stock one brings none."""
+        """Also initialise the memories that the checkpoint lacks: a stock one has none."""
         super().initialize_weights()  # type: ignore[misc]
         start_memories(self)  # type: ignore[arg-type]
 
 
 def attention_modules(model: PreTrainedModel) -> dict[str, Any]:
-    """The attention modules by name, as the base model calls them: the same with any head on it."""
+    """The attention modules by their names in the base model, which are the same with any head."""
     return {name: x for name, x in model.base_model.named_modules() if type(x).__name__ in _SITES}
 
 
@@ -70,10 +70,10 @@ def attach_memories(model: PreTrainedModel) -> None:
 
 
 def start_memories(model: PreTrainedModel) -> None:
-    """Set by formula what no checkpoint brought."""
+    """Set by formula the parameters of memories that no checkpoint has set."""
     for module in attention_modules(model).values():
         memory = getattr(module, "relu_memory", None)
-        # While a model is loaded its parameters have no values yet: transformers asks again when they have.
+        # While a model is being loaded its parameters have no values yet: transformers calls again when they have.
         if memory is not None and not any(x.is_meta for x in memory.state_dict().values()):
             memory.start(model.config.relu_length, causal=module.is_causal)
 
@@ -83,7 +83,7 @@ def _heads(module: Any) -> int:
 
 
 def register_families() -> None:
-    """Make the twins of all families and tell the Auto classes; once."""
+    """Create the converted classes of all families and register them with the Auto classes, once."""
     if TWINS:
         return
     for family in FAMILIES:
@@ -94,19 +94,19 @@ def register_families() -> None:
             stock = auto._model_mapping.get(stock_config, None)
             if stock is not None:
                 auto.register(config, TWINS.get(stock) or _model_twin(stock, config))
-        # By these names a trainer that smooths labels finds out that they are those of the tokens that follow.
+        # By these names Trainer, when it smooths labels, recognises a model whose labels it has to shift by one.
         if (name := modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(family)) is not None:
             modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type] = f"ReLU{name}"
 
 
 def _config_twin(stock: Any) -> Any:
     class ReLUConfig(stock):  # type: ignore[misc]
-        """The stock configuration and what its memories are.
+        """The stock configuration with the settings of the memories.
 
         Attributes:
             relu_memory: The :class:`~reluformer.memory.MemorySettings`, as a mapping.
-            relu_length: The length that gamma starts for, where neither a batch nor a checkpoint sets it.
-            relu_sites: Names of the attention modules with a memory, in the base model; None for all.
+            relu_length: Sequence length for which gamma is set by formula, unless a batch or a checkpoint sets it.
+            relu_sites: Names in the base model of the attention modules with a memory; None for all.
         """
 
         model_type = f"relu-{stock.model_type}"
@@ -120,7 +120,7 @@ def _config_twin(stock: Any) -> Any:
 
         @property
         def _attn_implementation_internal(self) -> str:
-            # Where transformers keeps the choice. It does not save it, and anybody may change it: here nobody may.
+            # Where transformers keeps the choice, which it does not save and anybody may change: not so here.
             return NAME
 
         @_attn_implementation_internal.setter
@@ -129,7 +129,7 @@ def _config_twin(stock: Any) -> Any:
                 raise ValueError(f"attn_implementation must be {NAME!r} in a converted model, got {value!r}")
 
         def to_dict(self) -> dict[str, Any]:
-            # A stock class that is made to read this configuration stops at an implementation it does not know.
+            # A stock class that is made to load this configuration fails on an implementation it does not know.
             return {**super().to_dict(), "attn_implementation": NAME}
 
     return _publish(ReLUConfig, stock)
@@ -142,7 +142,7 @@ def _model_twin(stock: type[PreTrainedModel], config: Any) -> Any:
         _keep_in_fp32_modules_strict = {*(stock._keep_in_fp32_modules_strict or ()), "relu_memory.gamma"}  # noqa: RUF012
 
     twin = TWINS[stock] = _publish(Twin, stock)
-    _CAN_RECORD_REGISTRY[str(twin)] = twin._can_record_outputs  # otherwise filled when an instance is made
+    _CAN_RECORD_REGISTRY[str(twin)] = twin._can_record_outputs  # otherwise filled when an instance is created
     renamings = get_checkpoint_conversion_mapping(stock.__name__)  # type: ignore[no-untyped-call]
     if renamings is not None:  # a converted model is saved under the names that the stock one was loaded from
         register_checkpoint_conversion_mapping(twin.__name__, renamings, overwrite=True)
@@ -150,7 +150,7 @@ def _model_twin(stock: type[PreTrainedModel], config: Any) -> Any:
 
 
 def _publish(twin: Any, stock: type) -> Any:
-    """Name it after the stock class and make it a member of this module, so that it can be pickled."""
+    """Name the class after the stock class and make it a member of this module, so that it can be pickled."""
     twin.__name__ = twin.__qualname__ = f"ReLU{stock.__name__}"
     globals()[twin.__name__] = twin
     return twin

@@ -1,4 +1,4 @@
-"""What ``convert`` puts into an attention module: the ReLU memory, which looks up what the module projects."""
+"""The ReLU memory that ``convert`` puts into an attention module, for the queries, keys and values that it projects."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from reluformer.memory.scale import Gamma
 from reluformer.memory.settings import MemorySettings
 from reluformer.ops import relu_attention
 
-# The projections stay the model's own, so what acts on them or between them cannot be had.
+# The projections remain the model's own, so settings that act on them, or between them, are not available.
 NEUTRAL = {
     "norm": "none", "query_key_norm": False, "centred": False, "constant_channel": False, "slots": 0, "forget": None,
     "token_shift": False, "output_gate": False,
@@ -35,7 +35,7 @@ class AttentionMemory(nn.Module):
         )
 
     def start(self, length: int, causal: bool) -> None:
-        """Set what it learns by formula, for sequences of this length; what a checkpoint brought or was set stays."""
+        """Set gamma, by formula for sequences of this length, and the bias, unless a checkpoint or a call has."""
         if _claim(self.gamma.log_gamma):
             start_gamma(self.gamma, expected_mass(self.settings, length, causal))
         if self.bias is not None and _claim(self.bias):
@@ -45,13 +45,13 @@ class AttentionMemory(nn.Module):
     def calibrate_on(
         self, q: Tensor, k: Tensor, v: Tensor, *, query_mask: Tensor | None = None, **options: Any
     ) -> None:
-        """Let gamma take in the mean mass of these rows; ``query_mask (B, N)`` says which of them count."""
-        _, stats = self.forward(q, k, v, **options, return_stats=True)  # past the hooks, one of which calls this
+        """Multiply gamma by the mean mass of these rows; ``query_mask (B, N)`` says which of them count."""
+        _, stats = self.forward(q, k, v, **options, return_stats=True)  # bypasses the hooks, one of which calls this
         self.gamma.take_in(stats.mass, query_mask)
 
 
 def check_settings(settings: MemorySettings) -> MemorySettings:
-    """The settings, if attention in another model can have them."""
+    """Return the settings; raise ``ValueError`` if a converted model cannot have them."""
     if settings.activation not in FUSED:
         raise ValueError(f"settings.activation must be one of {', '.join(FUSED)}, got {settings.activation!r}")
     for name, neutral in NEUTRAL.items():
@@ -63,7 +63,7 @@ def check_settings(settings: MemorySettings) -> MemorySettings:
 
 
 def _claim(parameter: Any) -> bool:
-    """Whether a parameter is there and not set yet, by transformers' own mark; from now on it is."""
+    """Whether a parameter exists and is not set yet, by transformers' own mark, which is set here."""
     unset = parameter is not None and not getattr(parameter, "_is_hf_initialized", False)
     if unset:
         parameter._is_hf_initialized = True

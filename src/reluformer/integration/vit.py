@@ -1,7 +1,7 @@
 """``from_vit``: the weights of a stock vision transformer in a ReLUFormer, whose every sublayer may then be any memory.
 
-``convert`` keeps a stock model's class and changes its attention alone. Here the FFN is a memory too, there may be
-norms, slots and a gate, and positions are interpolated for images of other sizes.
+``convert`` keeps the architecture of a stock model and changes its attention alone. Here the FFN is a memory too,
+attention may have norms, slots and a gate, and positions are interpolated for images of other sizes.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from reluformer.memory.settings import SOFTMAX_ATTENTION, MemorySettings
 from reluformer.models import ReLUFormerForImageClassification, ReLUFormerImageConfig
 
 FFN_ACTIVATIONS = ("gelu", "relu")
-# Modules of a stock layer, and what they are in a layer here.
+# Modules of a stock layer, and their counterparts in a layer of ReLUFormer.
 LAYER = {
     "layernorm_before": "self_attention.norm",
     "attention.q_proj": "self_attention.memory.query",
@@ -30,15 +30,15 @@ LAYER = {
 def from_vit(
     model: PreTrainedModel, settings: MemorySettings | Mapping[str, Any] | None = None
 ) -> ReLUFormerForImageClassification:
-    """A ReLUFormer for images with the weights of a stock ViT; the stock model stays as it is.
+    """A ReLUFormer for images with the weights of a stock ViT, which is left unchanged.
 
     Args:
         model: A ``ViTForImageClassification``.
-        settings: What its attention is to be; None for softmax, which computes what the stock model does. Else gamma
-            starts by formula, or set it with :func:`reluformer.memory.calibrate`, and fine-tune.
+        settings: Settings of the attention; None for softmax, which computes what the stock model does. With others,
+            gamma starts by formula, unless :func:`reluformer.memory.calibrate` sets it; fine-tune the model then.
 
     Raises:
-        ValueError: If the model is of another class, or has what a ReLUFormer has not.
+        ValueError: If the model is of another class, or has a feature that ReLUFormer lacks.
     """
     if type(model) is not ViTForImageClassification:
         raise ValueError(f"model must be a stock ViTForImageClassification, got {type(model).__name__}")
@@ -54,7 +54,7 @@ def from_vit(
     for layer in range(len(twin.model.layers)):
         for name, here in LAYER.items():
             state |= _module(own, f"vit.layers.{layer}.{name}", f"model.layers.{layer}.{here}")
-    # What is missing are the parameters of the memories themselves, and biases, which start at zero.
+    # The state lacks the parameters of the memories themselves, and biases, which start at zero.
     twin.load_state_dict(state, strict=False)
     return twin.train(model.training)
 
@@ -84,7 +84,7 @@ def _config(config: Any, attention: MemorySettings) -> ReLUFormerImageConfig:
 
 
 def _patches(own: Mapping[str, Tensor], positions: Tensor) -> dict[str, Tensor]:
-    """A convolution as wide as its stride is a linear map; the class token is the sum of its embedding and position."""
+    """Weights of the patches: the convolution as a linear map, and the class token with its position added."""
     learned = own["vit.embeddings.position_embeddings"][0]  # (1 + patches, width)
     prefix = "vit.embeddings.patch_embeddings.projection"
     return {

@@ -1,7 +1,8 @@
 """Memories: every sublayer of a Transformer as a lookup of queries in keys and values.
 
-A memory is an activation of the scores, a scale and a norm of the output. Its keys and values are learned (the FFN,
-:class:`KeyValueMemory`), come from the sequence (:class:`Attention`), or both (:class:`PersistentMemory` beside it).
+A memory is defined by the activation of its scores, a scale and a norm of its output. Its keys and values are learned
+(the FFN, :class:`KeyValueMemory`), computed from the sequence (:class:`Attention`), or both (:class:`Attention` with a
+:class:`PersistentMemory` beside the sequence).
 """
 
 from reluformer.memory.attention import Attention

@@ -1,7 +1,7 @@
 """The activation family: from scores over slots to weights.
 
-Some act on each score alone (relu and its relatives), some normalise a row (softmax and its sparse relatives). Hidden
-slots get weight 0 in all of them, and so does a row that sees nothing.
+Some act on each score alone (relu and its relatives), some normalise a row (softmax and its sparse relatives). All of
+them give hidden slots weight 0, so that a row that sees nothing is all zeros.
 """
 
 from collections.abc import Callable
@@ -19,20 +19,20 @@ POINTWISE: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "softplus": F.softplus,
     "identity": lambda s: s,
-    "sigmoid": torch.sigmoid,  # of the score less the logarithm of the number of slots, see weigh
-    "plain_sigmoid": torch.sigmoid,  # of the score itself
+    "sigmoid": torch.sigmoid,  # weigh first subtracts the logarithm of the number of slots
+    "plain_sigmoid": torch.sigmoid,  # of the score as it is
 }
 SPARSE = ("sparsemax", "entmax15")
 NORMALISED = ("softmax", *SPARSE)
 ACTIVATIONS = (*POINTWISE, *NORMALISED)
-# Those that relu_attention computes, with its power.
+# Activations that relu_attention computes, and its power for each.
 FUSED = {"relu": 1, "relu_squared": 2, "relu_fourth": 4, "relu_eighth": 8}
 
 
 def require(activation: str) -> None:
-    """Find out, when a memory is made, whether it can be used, and let ``torch.compile`` know what it cannot see."""
+    """Fail when a memory is created if its activation cannot be imported, and make ``torch.compile`` accept it."""
     if activation in SPARSE:
-        # Dynamo does not understand how entmax writes its functions, and would leave all that calls them uncompiled.
+        # Dynamo cannot trace entmax's functions, and would leave everything that calls them uncompiled.
         torch.compiler.allow_in_graph(_entmax(activation))  # type: ignore[no-untyped-call]
 
 
@@ -42,8 +42,8 @@ def weigh(scores: Tensor, activation: str, count: Tensor | float, visible: Tenso
     Args:
         scores: Scores over the last dimension.
         activation: A name in :data:`ACTIVATIONS`.
-        count: How many slots each row sees, ``(..., N, 1)`` or one number; sigmoid starts at one over it.
-        visible: Which slots may be seen, boolean, broadcasts against the scores; None for all.
+        count: Number of slots each row sees, ``(..., N, 1)`` or one number; sigmoid gives a score of 0 about 1 / count.
+        visible: Boolean, True where a slot may be seen, broadcasts against the scores; None for all.
     """
     if activation in NORMALISED:
         return _normalise(scores, activation, visible)

@@ -1,4 +1,4 @@
-"""Attention as a memory: keys and values come from the sequence, or from another one."""
+"""Attention as a memory whose keys and values come from the sequence itself or from another one."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,22 +28,22 @@ Carry = Callable[[Tensor], Tensor | None]
 
 
 class Attention(nn.Module):
-    """Every position looks into the keys and values of a sequence: its own (self), or ``context``'s (cross).
+    """Every position looks into the keys and values of a sequence: its own (self-) or ``context`` (cross-attention).
 
     Args:
-        width: Of the model.
-        heads: Query heads.
-        settings: What kind of memory it is.
-        key_heads: Key heads, a divisor of ``heads``; None for as many.
+        width: Width of the model.
+        heads: Number of query heads.
+        settings: Kind of memory.
+        key_heads: Number of key heads, a divisor of ``heads``; None for as many as ``heads``.
         causal: Whether later positions are hidden from a query.
 
     Attributes:
         constant: Whether the first channel of every key is 1, see :mod:`~reluformer.memory.constant`.
-        counted: Whether that of every value is, too, so that of a sum is the mass of its row.
-        softmax_share: While training turns softmax into this memory, how much of the output is still softmax's, as a
-            tensor ``()``, since compiled code would take a number for a constant; None for no softmax at all. It is not
-            stored with the model.
-        observer: Is shown what every call looks up, and where, if there is one.
+        counted: Whether the first channel of every value is 1 too, which makes that of a sum the mass of its row.
+        softmax_share: While training anneals softmax into this memory, the share of the output that softmax still
+            contributes: a tensor ``()``, since compiled code would take a number for a constant, and not stored with
+            the model. None for no softmax at all.
+        observer: Callback that receives the lookup of every call; None for none.
     """
 
     softmax_share: Tensor | None = None
@@ -76,7 +76,7 @@ class Attention(nn.Module):
         self.value = nn.Linear(width, key_heads * self.head_dim)
         self.output = nn.Linear(width, width)
         self.gamma = Gamma(settings, heads)
-        start = None if settings.activation in NORMALISED else settings.bias  # no constant in all scores changes these
+        start = None if settings.activation in NORMALISED else settings.bias  # a constant in all scores cancels there
         self.bias = None if start is None else nn.Parameter(torch.full((heads,), float(start)))
         self.norm = output_norm(settings, width, heads)
         normed = settings.query_key_norm
@@ -102,25 +102,25 @@ class Attention(nn.Module):
         return_stats: ReturnStats = False,
         stats_batch: int | None = None,
     ) -> tuple[Tensor, AttentionStats | None]:
-        """Look up ``x (B, N, width)``; returns the output and, if asked, the statistics of its rows, ``(B, H, N)``.
+        """Look up ``x (B, N, width)``; return the output and, if asked, the statistics of its rows, ``(B, H, N)``.
 
         Args:
-            x: Queries.
-            context: Where keys and values come from, ``(B, M, width)``; None for ``x``.
-            key_mask: Which keys may be seen, ``(B, M)``.
-            attn_mask: Which pairs may be seen, broadcasts to ``(B, 1, N, M)``; takes the place of causality.
-            query_mask: Which queries are no padding, ``(B, N)``: for calibration and reports, which look on; the output
-                does not depend on it.
-            limit: The last key that each query may see, ``(N,)``, where a store has room for more keys than there are,
-                and zeros there.
-            rotate: Turns queries and keys by their positions.
-            store: Given how to make keys and values, returns all of them: a cache. Where these have fewer rows than the
-                batch, as many rows of the batch one after another share one, and there are no statistics. Keys of a
-                memory that forgets carry their gates with them, in further channels.
-            carry: Given the keys and values of ``x`` before their token shift, ``(B, Hk, N, 2 D)``, keeps the last and
-                returns those of the token before the first, ``(B, Hk, 1, 2 D)``, or None where there is none.
+            x: Input that queries are computed from.
+            context: Input that keys and values are computed from, ``(B, M, width)``; None for ``x``.
+            key_mask: Keys that may be seen, boolean ``(B, M)``.
+            attn_mask: Pairs that may be seen, boolean, broadcasts to ``(B, 1, N, M)``; replaces the causal mask.
+            query_mask: Queries that are not padding, ``(B, N)``. Only the hooks of calibration and reports read it; the
+                output does not depend on it.
+            limit: Index of the last key that each query may see, ``(N,)``, for a store that returns all its room, with
+                zeros where no key has been written yet.
+            rotate: Rotates queries and keys by their positions.
+            store: Cache: given a function that makes the keys and values of this call, returns all that there are. If
+                it returns fewer sequences than the batch has, runs of consecutive sequences of the batch share one, and
+                there are no statistics. The keys of a memory that forgets carry their gates in extra channels.
+            carry: Cache of the token shift: given the keys and values of ``x`` before their shift, ``(B, Hk, N, 2 D)``,
+                keeps the last and returns those of the token before the first, ``(B, Hk, 1, 2 D)``, or None.
             return_stats: Whether to compute the statistics, as in :func:`~reluformer.relu_attention`.
-            stats_batch: Of how many sequences, the first ones of the batch; None for all.
+            stats_batch: Number of sequences, from the first, that statistics are computed for; None for all.
         """
         call = self.lookup(
             x, context, key_mask=key_mask, attn_mask=attn_mask, limit=limit, rotate=rotate, store=store, carry=carry
@@ -141,7 +141,7 @@ class Attention(nn.Module):
         return self.output(out), stats
 
     def count(self, n: int, m: int, key_mask: Tensor | None, device: torch.device) -> Tensor:
-        """How many keys each of ``n`` queries sees among ``m`` and the learned slots: broadcasts to ``(B, H, N)``."""
+        """Number of keys that each of ``n`` queries sees among ``m``, plus the slots; broadcasts to ``(B, H, N)``."""
         band = Band(UNBOUNDED, 0 if self.causal else UNBOUNDED)
         return count_visible(band, n, m, key_mask, None, device) + self.settings.slots
 
@@ -157,13 +157,13 @@ class Attention(nn.Module):
         store: Store | None = None,
         carry: Carry | None = None,
     ) -> Lookup:
-        """What :meth:`forward` looks up, and where; the arguments are its own."""
+        """The lookup that :meth:`forward` performs, before it is performed; arguments as there."""
         for name, mask in (("key_mask", key_mask), ("attn_mask", attn_mask)):
             if mask is not None and mask.dtype != torch.bool:
                 raise ValueError(f"{name} must be boolean, True where a key may be seen, got {mask.dtype}")
         if attn_mask is not None:
             attn_mask = attn_mask[(None,) * (4 - attn_mask.dim())]
-        both = context is None and store is None  # else keys and values may be there already
+        both = context is None and store is None  # otherwise the store may hold keys and values already
         q, *own = project(x, self.query, *((self.key, self.value) if both else ()))
         q = self._split(q, self.query_norm)  # (B, H, N, D)
         log_forget = None if self.forget is None else self.forget(x)  # (B, H, N)
@@ -190,7 +190,7 @@ class Attention(nn.Module):
         if key_mask is not None and store is None and key_mask.shape != shape:
             raise ValueError(f"key_mask must have shape (B, M) = {shape}, got {tuple(key_mask.shape)}")
         if key_mask is not None and key_mask.shape[1] < k.shape[2]:
-            key_mask = F.pad(key_mask, (0, k.shape[2] - key_mask.shape[1]))  # room that is not used yet
+            key_mask = F.pad(key_mask, (0, k.shape[2] - key_mask.shape[1]))  # hides the unused room of the store
         if log_forget is not None and key_mask is not None:
             log_forget = log_forget.masked_fill(~key_mask[:, None], 0.0)  # padding makes nothing fade
         if limit is not None and self.slots is not None:
@@ -212,7 +212,7 @@ class Attention(nn.Module):
         )  # fmt: skip
 
     def _look_up(self, call: Lookup, **measured: Any) -> tuple[Tensor, AttentionStats | None]:
-        """The sums, with softmax's share in them, and the statistics of the memory itself."""
+        """The sums, including the share of softmax, and the statistics of the memory without it."""
         out, stats = look_up(call, **measured)
         if self.softmax_share is not None:
             soft, _ = look_up(changed(call, settings=SOFTMAX_ATTENTION, gamma=None, bias=None))
@@ -220,7 +220,7 @@ class Attention(nn.Module):
         return out, stats
 
     def _look_up_shared(self, call: Lookup, shared: int) -> Tensor:
-        """Queries ``(B * shared, H, N, D)`` in keys ``(B, Hk, M, D)``: those that share keys stand together."""
+        """Look up queries ``(B * shared, H, N, D)`` in keys ``(B, Hk, M, D)``, each shared by consecutive sequences."""
         q, key_mask = call.q, call.key_mask
         _, heads, n, d = q.shape
         q = q.view(-1, shared, heads, n, d).transpose(1, 2).reshape(-1, heads, shared * n, d)
@@ -232,7 +232,7 @@ class Attention(nn.Module):
         shift: TokenShift, x: Tensor, k: Tensor, v: Tensor, key_mask: Tensor | None, carry: Carry | None
     ) -> tuple[Tensor, Tensor]:
         kv = torch.cat([k, v], dim=-1)  # (B, Hk, N, 2 D)
-        if key_mask is not None:  # before the first token there are zeros, whatever pads it
+        if key_mask is not None:  # what precedes the first token must be zeros, even if that is padding
             kv = kv.masked_fill(~key_mask[:, None, -kv.shape[2] :, None], 0.0)
         first, second = shift(x, kv, None if carry is None else carry(kv)).chunk(2, dim=-1)
         return first, second
@@ -246,7 +246,7 @@ class Attention(nn.Module):
     def calibrate_on(
         self, x: Tensor, context: Tensor | None = None, *, query_mask: Tensor | None = None, **options: Any
     ) -> None:
-        """Let gamma take in the mean mass of these rows, those of ``query_mask (B, N)``; options of :meth:`forward`."""
+        """Multiply gamma by the mean mass of the rows in ``query_mask (B, N)``; other options as in :meth:`forward`."""
         for name in ("return_stats", "stats_batch", "store", "carry"):
             options.pop(name, None)
         _, stats = look_up(self.lookup(x, context, **options), return_stats="mass_entropy")

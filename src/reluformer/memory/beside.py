@@ -1,8 +1,8 @@
-"""The keys of a sequence and, beside them, many slots that all sequences share: without a copy of these for each.
+"""Lookups in a sequence and in many slots beside it, without a copy of the slots for every sequence.
 
-All queries of a batch look into the slots together, as one sequence, and what they find there is put to what each finds
-in its own. Sums by ReLU just add up. Under softmax the slots have one key more, which stands for all keys of a query's
-own sequence: its score is the logarithm of their exponentials' sum, so that its weight is their share.
+All queries of a batch look into the slots together, as one sequence, and the result is combined with what each finds in
+its own sequence. Under ReLU the two sums just add up. Under softmax the slots get one more key, which stands for all
+keys of a query's own sequence: its score is their logsumexp, so that its weight is their share.
 """
 
 import torch
@@ -28,16 +28,16 @@ from reluformer.ops import AttentionStats
 from reluformer.ops.attention import Backend, ReturnStats
 from reluformer.ops.statistics import TINY, entropy_from_sums
 
-MANY = 256  # slots from which on their copies are more trouble than a second lookup
-LONGEST = 1024  # keys of a sequence whose softmax is written out
-PARTS = 3  # of the score of the sequence, a channel each,
-ROOM = 8  # of so many: kernels take eight at a time
-HIDDEN = -1e4  # that score where a query sees nothing of its own
-BARE = {name: MemorySettings(name, alpha=0.0, gamma="none") for name in FUSED}  # whose sums just add up
+MANY = 256  # number of slots from which a second lookup is cheaper than copies of them
+LONGEST = 1024  # most keys of a sequence over which softmax is written out
+PARTS = 3  # channels for the score of the sequence, which is split into as many parts
+ROOM = 8  # channels appended to hold them: kernels take eight at a time
+HIDDEN = -1e4  # score of a hidden key, hence nearly that of a sequence of which a query sees nothing
+BARE = {name: MemorySettings(name, alpha=0.0, gamma="none") for name in FUSED}  # no factors: sums just add up
 
 
 def is_better(call: Lookup, return_stats: ReturnStats) -> bool:
-    """Whether there is this way for a lookup with slots, and it pays."""
+    """Whether :func:`beside_slots` can compute a lookup with slots, and is faster than copying them."""
     assert call.slots is not None
     if call.slots[0].shape[1] < MANY or call.q.dtype == torch.float16 or not (call.q.numel() and call.k.numel()):
         return False
@@ -49,7 +49,7 @@ def is_better(call: Lookup, return_stats: ReturnStats) -> bool:
 def beside_slots(
     call: Lookup, few: bool, return_stats: ReturnStats, stats_batch: int | None, backend: Backend
 ) -> tuple[Tensor, AttentionStats | None]:
-    """The sums of a lookup with slots and, if asked, their statistics; ``few`` rows in few launches."""
+    """The sums of a lookup with slots and, if asked, their statistics; ``few`` takes the path of fewest launches."""
     if call.settings.activation == "softmax":
         return scaled(call, _softmax(call)), None
     call = bias_by_channel(call)
@@ -76,7 +76,7 @@ def beside_slots(
 
 
 def _parts(call: Lookup) -> tuple[Lookup, Lookup]:
-    """A lookup in each sequence, and one of all queries in the slots; neither scales its sums."""
+    """Split into a lookup in each sequence and one of all queries in the slots; neither scales its sums."""
     assert call.slots is not None
     keys, values = call.slots
     own = changed(call, settings=BARE[call.settings.activation], gamma=None, counted=False, slots=None)
@@ -85,7 +85,7 @@ def _parts(call: Lookup) -> tuple[Lookup, Lookup]:
 
 
 def _added(own: AttentionStats | None, shared: AttentionStats | None, b: int) -> AttentionStats | None:
-    """Statistics of rows whose keys are those of both."""
+    """Statistics of rows over the keys of both lookups together."""
     if own is None or shared is None:
         return None
     mass, entropy, active = (_apart(x, b) if x.dim() > 1 else x for x in shared)
@@ -95,22 +95,22 @@ def _added(own: AttentionStats | None, shared: AttentionStats | None, b: int) ->
 
 
 def _r_log_r(mass: Tensor, entropy: Tensor) -> Tensor:
-    """The sum that an entropy was made of, see :func:`~reluformer.ops.statistics.entropy_from_sums`."""
+    """``sum r log r`` of a row, the inverse of :func:`~reluformer.ops.statistics.entropy_from_sums`."""
     return mass * (mass.clamp_min(TINY).log() - entropy)
 
 
 def _together(q: Tensor) -> Tensor:
-    """Queries ``(B, H, N, D)`` as those of one sequence, ``(1, H, B * N, D)``: a view, as models make them."""
+    """Queries ``(B, H, N, D)`` as those of one sequence, ``(1, H, B * N, D)``: a view, in the layout of models."""
     return q.transpose(1, 2).flatten(0, 1).transpose(0, 1)[None]
 
 
 def _apart(x: Tensor, b: int) -> Tensor:
-    """Rows ``(1, H, B * N, ...)`` of all queries as those of each sequence, ``(B, H, N, ...)``."""
+    """Rows ``(1, H, B * N, ...)`` of all queries, sequence by sequence again: ``(B, H, N, ...)``."""
     return x[0].reshape(x.shape[1], b, -1, *x.shape[3:]).transpose(0, 1)
 
 
 def _softmax(call: Lookup) -> Tensor:
-    """The sums of softmax over the slots and the keys of the sequence."""
+    """The sums under softmax over the slots and the keys of the sequence."""
     assert call.slots is not None
     keys, values = call.slots
     q, d, wide = call.q, call.q.shape[-1], wide_dtype(call)
@@ -122,7 +122,7 @@ def _softmax(call: Lookup) -> Tensor:
     own = _sums(scores.softmax(-1).to(call.v.dtype), call.v)
     score = scores.logsumexp(-1, keepdim=True) / scale  # (B, H, N, 1)
     channels = []
-    for _ in range(PARTS - 1):  # in numbers that are exact in half precision, since that may be all that a kernel takes
+    for _ in range(PARTS - 1):  # split into parts exact in bfloat16, which may be all that the kernel computes in
         channels.append(score.bfloat16().to(wide))
         score = score - channels[-1]
     channels = [x.to(q.dtype) for x in (*channels, score)]
@@ -139,7 +139,7 @@ def _softmax(call: Lookup) -> Tensor:
 
 
 def _scores(q: Tensor, k: Tensor) -> Tensor:
-    """Products ``(B, H, N, M)``; query heads that share a key head stand together."""
+    """Dot products ``(B, H, N, M)``; query heads that share a key head are consecutive."""
     b, heads, n, d = q.shape
     return (q.reshape(b, k.shape[1], -1, d) @ k.mT).view(b, heads, n, -1)
 

@@ -1,7 +1,7 @@
-"""Certified bounds of whole memories: an interval of inputs in, an interval that holds every output out.
+"""Certified bounds of whole memories: for an interval of inputs, an interval that contains every output.
 
-Each function here is the twin of a module's ``forward``, in real numbers: what the module computes in floating point
-may leave the interval by its own rounding. Inputs are ``(..., width)`` intervals, results are float64 intervals.
+Each function mirrors a module's ``forward`` in real arithmetic: what the module computes in floating point may leave
+the interval by its own rounding. Inputs are ``(..., width)`` intervals, results are float64 intervals.
 """
 
 from dataclasses import dataclass
@@ -26,12 +26,12 @@ PLAIN = {
 
 
 def linear_bounds(layer: nn.Linear, x: Interval) -> Interval:
-    """Outputs ``(..., out)`` of a linear layer."""
+    """Bounds of the outputs ``(..., out)`` of a linear layer."""
     return affine(x, layer.weight, layer.bias)
 
 
 def feedforward_bounds(memory: KeyValueMemory, x: Interval) -> Interval:
-    """Outputs ``(..., width)`` of a key-value memory, without dropout."""
+    """Bounds of the outputs ``(..., width)`` of a key-value memory, without dropout."""
     settings = memory.settings
     check_bounded(settings)
     scores = linear_bounds(memory.keys, x).map(lambda s: s.reshape(-1, settings.slots))  # (rows, slots)
@@ -50,10 +50,10 @@ def attention_bounds(
     key_mask: Tensor | None = None,
     attn_mask: Tensor | None = None,
 ) -> Interval:
-    """Outputs ``(B, N, width)`` of an attention; arguments as in its ``forward``.
+    """Bounds of the outputs ``(B, N, width)`` of an attention; arguments as in its ``forward``.
 
-    The output projection is folded into the values, head by head: the bounds are then those of the outputs themselves,
-    and not of their parts, which would each take a vertex of their own.
+    The output projection is folded into the values, head by head, so that the outputs are bounded directly: bounds of
+    the channels before it would each be attained at a vertex of their own, and add up to looser ones.
     """
     settings = attention.settings
     check_bounded(settings)
@@ -96,9 +96,9 @@ def lookup_bounds(
     key_mask: Tensor | None = None,
     attn_mask: Tensor | None = None,
 ) -> Interval:
-    """Sums ``(B, H, N, E)`` of a head: ``q (B, H, N, D)`` in ``k (B, H, M, D)`` and ``v (B, H, M, E)``.
+    """Bounds of the sums ``(B, H, N, E)`` of ``q (B, H, N, D)`` in ``k (B, H, M, D)`` and ``v (B, H, M, E)``.
 
-    The arguments are those of a :class:`~reluformer.memory.lookup.Lookup`; there are as many key heads as heads.
+    Arguments as in a :class:`~reluformer.memory.lookup.Lookup`, with as many key heads as query heads.
     """
     check_bounded(settings)
     n, m = q.shape[2], k.shape[2]
@@ -116,7 +116,7 @@ def lookup_bounds(
 
 
 def check_bounded(settings: MemorySettings) -> None:
-    """Complain about a memory that has no bounds yet."""
+    """Raise ``ValueError`` for a memory whose bounds are not implemented."""
     if settings.activation not in BOUNDED:
         raise ValueError(f"bounds need activation to be one of {', '.join(BOUNDED)}, got {settings.activation!r}")
     if settings.norm not in ("none", "mass"):
@@ -126,9 +126,9 @@ def check_bounded(settings: MemorySettings) -> None:
 def _weighted(
     scores: Interval, values: Interval | Tensor, settings: MemorySettings, bias: Tensor | float, factor: Tensor | None
 ) -> Interval:
-    """The value sums ``(..., N, E)`` of these scores ``(..., N, M)`` and values ``(..., M, E)``."""
+    """Bounds of the sums ``(..., N, E)`` of scores ``(..., N, M)`` and values ``(..., M, E)``."""
     by_mass = settings.norm == "mass"
-    if settings.activation == "softmax":  # a bias of all scores of a row cancels
+    if settings.activation == "softmax":  # in which a bias of all scores in a row cancels
         out = softmax_bounds(scores, values)
         return out if by_mass or factor is None else scaled(out, factor)
     power = FUSED[settings.activation]
@@ -149,7 +149,7 @@ def _factor(settings: MemorySettings, count: Tensor, gamma: Tensor | None) -> Te
 class _Folded:
     """Value and output projections of all heads as one: ``weight (H * width, width)``, ``bias (H * width,)``.
 
-    Products are rounded, and their errors bounded.
+    The products are rounded; ``weight_error`` and ``bias_error`` bound by how much.
     """
 
     weight: Tensor
@@ -179,7 +179,7 @@ def _output_of_heads(attention: Attention) -> Tensor:
 
 
 def _slot_values(attention: Attention, batch: int) -> Interval:
-    """Values of the learned slots behind the output projection, ``(B, H, slots, width)``."""
+    """Values of the learned slots after the output projection, ``(B, H, slots, width)``."""
     assert attention.slots is not None
     groups = attention.heads // attention.key_heads
     values, out = attention.slots.values.to(WIDE).repeat_interleave(groups, 0), _output_of_heads(attention)

@@ -1,7 +1,7 @@
-"""Where gamma starts: so that the mean row of weights sums to 1.
+"""Calibration: start gamma where the mean row of weights sums to 1.
 
-ReLU attention hardly trains if its rows start with another mass. There are two ways to the right start: a formula for
-scores that are standard normal, which a model applies when it is made, and a batch.
+ReLU attention hardly trains if its rows start with another mass. The right start comes from a formula for standard
+normal scores, which a model applies when it is created, or from a batch of data.
 """
 
 import functools
@@ -20,16 +20,16 @@ from reluformer.memory.scale import Gamma
 from reluformer.memory.settings import MemorySettings
 
 LEAST_MASS = 1e-6  # below it, weights of either sign cancel but for rounding, or nearly all rows are dead
-STEPS = 4001  # of the numeric integral over the normal distribution, between -8 and 8
+STEPS = 4001  # points of the numeric integral over the normal distribution, from -8 to 8
 
 
 @functools.cache
 def expected_mass(settings: MemorySettings, keys: int, causal: bool = False) -> float:
-    """Mean mass of a row at gamma 1, if its scores are standard normal and it sees ``keys`` keys (causal: up to).
+    """Mean mass of a row at gamma 1, for standard normal scores over ``keys`` keys (causal: over 1 to ``keys``).
 
-    With a forget gate its logits are standard normal too, plus its bias, and independent of each other.
+    The logits of a forget gate are taken to be independent and standard normal too, plus its bias.
     """
-    with torch.device("cpu"):  # a model may be in the making on the meta device
+    with torch.device("cpu"):  # the model may be under construction on the meta device
         return _expected_mass(settings, keys, causal)
 
 
@@ -46,12 +46,12 @@ def _expected_mass(settings: MemorySettings, keys: int, causal: bool) -> float:
 
 
 def _mean(settings: MemorySettings, count: float) -> Tensor:
-    """Mean weight of a standard normal score, plus the bias."""
+    """Mean weight of a standard normal score plus the bias."""
     return _normal_mean(lambda z: weigh(z + (settings.bias or 0.0), settings.activation, count))
 
 
 def _kept(bias: float, counts: Tensor) -> Tensor:
-    """How many keys of so many a forget gate leaves: a key ``d`` tokens back keeps the mean gate to the power ``d``."""
+    """Number of keys that a forget gate leaves of ``counts``: one ``d`` tokens back counts as ``E[gate] ** d``."""
     gate = _normal_mean(lambda z: torch.sigmoid(z + bias))
     kept = (gate ** torch.arange(int(counts.max()), dtype=counts.dtype)).cumsum(0)
     return kept[counts.long() - 1]
@@ -64,7 +64,7 @@ def _normal_mean(function: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def start_gamma(gamma: Gamma, mass: float) -> None:
-    """Let weights of this mean mass sum to 1; those that cancel, or are hardly ever there, stay as they are."""
+    """Start gamma at this mean mass, unless the weights cancel or are almost all zero: then leave it as it is."""
     if mass > LEAST_MASS:
         gamma.start_at(mass)
 
@@ -83,11 +83,12 @@ def start_gammas(model: nn.Module, length: int) -> None:
 
 @contextmanager
 def calibrating(model: nn.Module) -> Iterator[None]:
-    """While it lasts, every memory sets its gamma from what it is shown, before it answers.
+    """Context in which every memory sets its gamma from each input, before it computes its output.
 
-    Padding is left out: an attention is told by its ``query_mask``, and an FFN follows one over the same positions.
+    Padding is left out: an attention takes a ``query_mask``, and an FFN uses that of the last attention over positions
+    of the same shape.
     """
-    masks: dict[torch.Size, Tensor | None] = {}  # of the last attention, by the shape of the positions
+    masks: dict[torch.Size, Tensor | None] = {}  # query_mask of the last attention, by the shape of the positions
 
     def before(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         positions = (args[0] if args else kwargs["x"]).shape[:-1]
@@ -98,7 +99,7 @@ def calibrating(model: nn.Module) -> Iterator[None]:
         module.calibrate_on(*args, **kwargs)  # type: ignore[operator]
 
     memories = [x for x in model.modules() if isinstance(x, Attention | KeyValueMemory)]
-    if not memories:  # a converted model's are of another kind, which integration.calibrate knows
+    if not memories:  # those of a converted model are of another kind: integration.calibrate sets them
         raise ValueError(f"model must hold an Attention or a KeyValueMemory, got {type(model).__name__} without")
     handles = [x.register_forward_pre_hook(before, with_kwargs=True) for x in memories]
     try:
@@ -112,8 +113,8 @@ def calibrating(model: nn.Module) -> Iterator[None]:
 def calibrate(model: nn.Module, *args: Any, **batch: Any) -> None:
     """Set the gamma of every memory so that on this batch the mean mass of a live row is 1, site by site, head by head.
 
-    Call it with what the model takes: ``calibrate(model, **batch)``. One forward pass; the result is stored with the
-    model's parameters.
+    Call it with the model's own inputs: ``calibrate(model, **batch)``. It takes one forward pass, and the result is
+    saved with the model.
     """
     training = model.training
     model.eval()

@@ -1,10 +1,10 @@
-"""Scores less the mean of their row, over the keys that it sees: ``s_ij - mean_j s_ij = q_i . (k_j - mean_j k_j)``.
+"""Centring: scores less their mean over the keys that a row sees, ``s_ij - mean_j s_ij = q_i . (k_j - mean_j k_j)``.
 
-What all keys have in common adds the same to every score of a row. Softmax does not see that; under ReLU it decides how
-many keys are alive and what mass the row has, and every query must learn to stay clear of it. Centred scores sum to 0,
-so that no row is dead either as long as its bias is positive.
+What all keys have in common adds the same constant to every score of a row. Softmax is invariant to it; under ReLU it
+decides how many keys are active and what mass the row has, and every query would have to learn to avoid it. Centred
+scores sum to 0, so that no row is dead either, as long as its bias is positive.
 
-That takes a number per row, which goes into the channel of the bias, see constant.py: the bias less the mean.
+Centring takes one number per row, the bias less the mean, which goes into the channel of the bias (constant.py).
 """
 
 import torch
@@ -24,7 +24,7 @@ def centre(
     key_mask: Tensor | None,
     attn_mask: Tensor | None,
 ) -> Tensor:
-    """Queries ``(B, Hq, N, D)`` whose scores with keys ``(B, Hk, M, D)`` are centred and have the bias in them.
+    """Queries ``(B, Hq, N, D)`` whose scores with keys ``(B, Hk, M, D)`` are centred and include the bias.
 
     The keys must have their constant, see :mod:`~reluformer.memory.constant`; bias and masks are those of a lookup.
     """
@@ -38,7 +38,7 @@ def centre(
 
 
 def _means(k: Tensor, queries: torch.Size, causal: bool, key_mask: Tensor | None, attn_mask: Tensor | None) -> Tensor:
-    """Of the keys ``(B, Hk, M, D)`` that each query sees."""
+    """Mean of the keys ``(B, Hk, M, D)`` that each query sees, ``(B, Hk|Hq, N|1, D)``."""
     n, m = queries[2], k.shape[2]
     seen = k.new_ones(1, 1, m, 1) if key_mask is None else key_mask[:, None, :, None].to(k.dtype)
     if attn_mask is not None:
@@ -48,12 +48,12 @@ def _means(k: Tensor, queries: torch.Size, causal: bool, key_mask: Tensor | None
         return pairs @ keys / pairs.sum(-1, keepdim=True).clamp_min(1)
     if causal:
         means = (k * seen).cumsum(2) / seen.cumsum(2).clamp_min(1)
-        return means[:, :, m - n :] if n <= m else F.pad(means, (0, 0, n - m, 0))  # before the first key there is none
+        return means[:, :, m - n :] if n <= m else F.pad(means, (0, 0, n - m, 0))  # the first queries see no key
     return (k * seen).sum(2, keepdim=True) / seen.sum(2, keepdim=True).clamp_min(1)
 
 
 def less_mean(scores: Tensor, visible: Tensor | None) -> Tensor:
-    """Scores ``(..., M)`` less the mean of those that are visible; what is hidden stays hidden by its mask."""
+    """Scores ``(..., M)`` less the mean of the visible ones; hidden scores are still to be masked."""
     if visible is None:
         return scores - scores.mean(-1, keepdim=True)
     count = visible.sum(-1, keepdim=True).clamp_min(1)

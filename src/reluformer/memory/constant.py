@@ -1,8 +1,8 @@
-"""A channel that is the same everywhere: room for what the operator has no place for.
+"""A constant channel, which carries the bias and the mass through the operator.
 
-Where the first channel of every key is 1, that of a query is added to all its scores: its bias. The bias's gradient
-comes with that of the query, and scores stay homogeneous in the query, which is what the fastest kernels ask for. Where
-the first channel of every value is 1 as well, that of a sum is the mass of its row, which costs nothing either.
+Where the first channel of every key is 1, the first channel of a query is added to all its scores: its bias. The
+gradient of the bias comes with that of the query, and scores stay homogeneous in the query, as the fastest kernels
+require. Where the first channel of every value is 1 as well, that of a sum is the mass of its row, at no extra cost.
 """
 
 import torch
@@ -15,7 +15,7 @@ def with_constant(x: Tensor) -> Tensor:
 
 
 def with_bias(q: Tensor, bias: Tensor, scale: float) -> Tensor:
-    """Queries ``(B, H, N, D)`` whose scores with keys that have their constant have the bias ``(H,)`` in them."""
+    """Queries ``(B, H, N, D)`` whose scores with keys that have their constant include the bias ``(H,)``."""
     wide = torch.promote_types(q.dtype, torch.float32)
     return with_first(q, (bias.to(wide) / scale)[:, None, None].expand(*q.shape[:-1], 1))
 

@@ -1,6 +1,6 @@
-"""Looking up by the fastest way at hand.
+"""Dispatch of a lookup to its fastest implementation.
 
-ReLU runs on the fused operator, softmax on PyTorch's own; the rest of the family is written out.
+ReLU runs on the fused operator, softmax on PyTorch's own; the weights of all other activations are written out.
 """
 
 import torch
@@ -16,14 +16,14 @@ from reluformer.memory.weights import write_out
 from reluformer.ops import AttentionStats
 from reluformer.ops.attention import Backend, ReturnStats
 
-MOST_IN_HALF = 4  # the power over its mass that float16 has the range for, in sums that are kept small
-FEW = 16  # queries whose weights are written out: beams that look into one source
+MOST_IN_HALF = 4  # highest power over its mass that float16 has the range for, provided that sums are kept small
+FEW = 16  # most queries of a decoding step, such as the beams that look into one source
 
 
 def look_up(
     call: Lookup, *, return_stats: ReturnStats = False, stats_batch: int | None = None, backend: Backend = "auto"
 ) -> tuple[Tensor, AttentionStats | None]:
-    """The sums ``(B, Hq, N, D)`` and, if asked, their statistics: of the first ``stats_batch`` sequences, or of all."""
+    """The sums ``(B, Hq, N, D)`` and, if asked, the statistics of the first ``stats_batch`` sequences, or of all."""
     settings, n = call.settings, call.q.shape[2]
     if call.slots is not None and not is_better(call, return_stats):
         call = joined(call)
@@ -38,7 +38,7 @@ def look_up(
     fused = settings.activation in FUSED and (few or call.causal or call.log_forget is None)
     fades = None
     if call.log_forget is not None and (few or not fused):
-        fades = decay(call.log_forget, n, None if n == 1 else call.limit)  # (B, Hq, N, M); none behind the limit
+        fades = decay(call.log_forget, n, None if n == 1 else call.limit)  # (B, Hq, N, M); log gates past a limit are 0
     if call.limit is not None:
         zeros_weigh = call.bias is not None or settings.centred
         if not (few and n == 1 and not zeros_weigh and call.key_mask is None):
@@ -54,7 +54,7 @@ def look_up(
 
 def _is_few(call: Lookup, return_stats: ReturnStats) -> bool:
     n = call.q.shape[2]
-    return (  # the length comes last: in training torch.compile would make a graph for each answer
+    return (  # the length comes after the gradient mode: in training torch.compile would make a graph for each answer
         call.settings.activation in FUSED
         and not return_stats
         and not torch.is_grad_enabled()
@@ -65,7 +65,7 @@ def _is_few(call: Lookup, return_stats: ReturnStats) -> bool:
 
 
 def _most_in_half(call: Lookup, few: bool) -> int:
-    """The highest power that float16 has the range for: kernels divide before they round, few rows do not."""
+    """Highest power that float16 has the range for: kernels divide before they round, ``few_rows`` does not."""
     if few:
         return 1
     return MOST_IN_HALF if call.settings.norm == "mass" else max(FUSED.values())

@@ -1,4 +1,4 @@
-"""The FFN as a memory: learned keys and values that every position looks into."""
+"""The FFN as a memory of learned keys and values that every position looks into."""
 
 import torch
 import torch.nn.functional as F
@@ -17,7 +17,7 @@ class KeyValueMemory(nn.Module):
     """``norm(activation(x keys^T + b) / (gamma * (slots / 2) ** alpha) values + c)``.
 
     With ReLU, ``gamma="none"`` and ``alpha=0`` this is the FFN of a Transformer, ``nn.Linear``, ReLU, ``nn.Linear``;
-    with softmax it is the paper's key-value memory, and ``norm="layer"`` makes that equal to ReLU.
+    with softmax it is the paper's key-value memory, which ``norm="layer"`` makes perform as well as ReLU.
     """
 
     def __init__(self, width: int, settings: MemorySettings, dropout: float = 0.0) -> None:
@@ -37,7 +37,7 @@ class KeyValueMemory(nn.Module):
         self.dropout = dropout
         if settings.bias is not None:
             nn.init.constant_(self.keys.bias, settings.bias)
-            self.keys.start_bias = settings.bias  # type: ignore[assignment]  # for who makes the weights anew
+            self.keys.start_bias = settings.bias  # type: ignore[assignment]  # for models that initialise weights again
 
     def forward(self, x: Tensor) -> Tensor:
         """Look up ``x (..., width)``."""
@@ -50,13 +50,13 @@ class KeyValueMemory(nn.Module):
         scores: Tensor = self.keys(x)
         dtype = scores.dtype
         if dtype == torch.float16 and FUSED.get(settings.activation, 1) > 1:
-            scores = scores.float()  # whose powers float16 has no range for, before they are divided
+            scores = scores.float()  # float16 has no range for their powers, which are divided only later
         if settings.activation in NORMALISED and settings.temperature != 1:
             scores = scores / settings.temperature
         weights = weigh(scores, settings.activation, float(settings.slots))
         if settings.norm == "mass":
             mass = weights.sum(-1, keepdim=True, dtype=torch.promote_types(weights.dtype, torch.float32))
-            return (weights / mass.clamp_min(TINY)).to(dtype)  # float16 has no TINY: 0 / 0 in a dead row
+            return (weights / mass.clamp_min(TINY)).to(dtype)  # in float16 TINY would be 0, and a dead row 0 / 0
         gamma = self.gamma()
         divisor = (settings.slots / 2) ** settings.alpha
         if gamma is not None:
@@ -65,6 +65,6 @@ class KeyValueMemory(nn.Module):
 
     @torch.no_grad()
     def calibrate_on(self, x: Tensor, query_mask: Tensor | None = None) -> None:
-        """Let gamma take in the mean mass of the rows ``x (..., width)``, those of ``query_mask (...)``."""
+        """Multiply gamma by the mean mass of the rows of ``x (..., width)`` that ``query_mask (...)`` selects."""
         mass = self.weights(x).float().sum(-1).reshape(1, 1, -1)
         self.gamma.take_in(mass, None if query_mask is None else query_mask.reshape(1, -1))

@@ -1,4 +1,4 @@
-"""ReLU and its powers: by the fused operator, and in a decoding step by the fewest launches."""
+"""Lookups by ReLU and its powers: with the fused operator or, in a decoding step, with the fewest kernel launches."""
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from reluformer.ops.statistics import TINY
 def fused_attention(
     call: Lookup, return_stats: ReturnStats, stats_batch: int | None, backend: Backend
 ) -> tuple[Tensor, AttentionStats | None]:
-    """The sums and, if asked, the statistics of their rows, by :func:`~reluformer.relu_attention`."""
+    """The sums and, if asked, the statistics of their rows, computed by :func:`~reluformer.relu_attention`."""
     settings, scale = call.settings, scale_of(call)
     if settings.centred:
         q = centre(
@@ -22,9 +22,9 @@ def fused_attention(
         )
         call = changed(call, q=q, bias=None)
     bias, power, alpha, by_mass = call.bias, FUSED[settings.activation], settings.alpha, settings.norm == "mass"
-    if by_mass:  # in which all factors cancel
+    if by_mass:  # all factors of a row cancel
         alpha = 0.0
-    if by_mass and call.q.dtype == torch.float16:  # take those that keep sums small
+    if by_mass and call.q.dtype == torch.float16:  # then choose factors that keep the sums small
         scale, bias, alpha = scale / power, None if bias is None else bias / power, 1.0
     measured = by_mass and not call.counted  # the mass of every row is needed, asked for or not
     result = relu_attention(
@@ -44,14 +44,14 @@ def fused_attention(
 
 
 def few_rows(call: Lookup, fades: Tensor | None) -> Tensor:
-    """A step of decoding: so little to compute that launches take the time, and these are the fewest."""
+    """The sums of a decoding step, in the fewest launches: with so little to compute, these take the time."""
     q, settings, scale, limit = call.q, call.settings, scale_of(call), call.limit
     b, heads, n, d = q.shape
     key_heads, m = call.k.shape[1:3]
     power = FUSED[settings.activation]
     visible = visible_keys(call)
     plain = visible is None and call.bias is None and limit is None
-    if plain and settings.norm != "mass":  # a factor of all weights is one of all scores
+    if plain and settings.norm != "mass":  # ReLU is homogeneous: a factor of all weights can multiply the scores
         scale = scale * (m / 2) ** (-settings.alpha / power)
     queries, keys = q.reshape(b * key_heads, -1, d), call.k.reshape(b * key_heads, m, d)
     weights = torch.baddbmm(q.new_empty(1, 1, 1), queries, keys.mT, beta=0, alpha=scale)  # (B * Hk, groups * N, M)
@@ -69,7 +69,7 @@ def few_rows(call: Lookup, fades: Tensor | None) -> Tensor:
     out = torch.bmm(weights, call.v.reshape(b * key_heads, m, d)).view(b, heads, n, d)
     if settings.norm == "mass":  # all other factors of a row cancel
         return over_mass(out, _mass(call, weights, out))
-    if limit is not None:  # zeros have no weight, hence no mask; but they do not count
+    if limit is not None:  # keys past the limit are zeros: they weigh nothing without a mask, but must not be counted
         out = out * ((limit + 1) / 2).pow_(-settings.alpha).to(out.dtype)
     elif not plain:
         count = torch.full((1,), m, device=q.device) if visible is None else visible.sum(-1, keepdim=True)
@@ -78,7 +78,7 @@ def few_rows(call: Lookup, fades: Tensor | None) -> Tensor:
 
 
 def _mass(call: Lookup, weights: Tensor, out: Tensor) -> Tensor:
-    """Of every row ``(B, Hq, N)``: it comes with the sums, or is summed up."""
+    """Mass of every row ``(B, Hq, N)``: channel 0 of the sums if values are counted, else the summed weights."""
     if call.counted:
         return out[..., 0].to(wide_dtype(call))
     return weights.sum(-1, dtype=wide_dtype(call)).view(out.shape[:3])

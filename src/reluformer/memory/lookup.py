@@ -1,12 +1,12 @@
-"""What a lookup is: queries, where they look, and all that decides their weights.
+"""A lookup: queries, the keys and values they look into, and everything that determines the weights.
 
     w_ij = activation(scale * q_i.k_j + bias_h) / (gamma_h * (n_i / 2) ** alpha)        h_i = sum_j w_ij v_j
 
-A memory that is centred takes the mean of a row from its scores first, see centring.py. A forget gate adds ``D_ij`` to
-the scores of an activation that normalises, and multiplies the weights of another by ``exp(D_ij)``. With
-``norm="mass"`` a row is divided by the sum of its weights instead, in which all its factors cancel.
+A centred memory first subtracts the mean of a row from its scores, see centring.py. A forget gate adds ``D_ij`` to the
+scores of an activation that normalises, and multiplies the weights of any other by ``exp(D_ij)``. With ``norm="mass"``
+a row is divided by the sum of its weights instead, which cancels all its factors.
 
-weights.py computes just this; dispatch.py has faster ways to the sums.
+weights.py computes exactly this; dispatch.py has faster ways to the sums.
 """
 
 from typing import Any, NamedTuple
@@ -28,17 +28,17 @@ class Lookup(NamedTuple):
         q: Queries.
         k: Keys.
         v: Values.
-        settings: What kind of memory it is.
-        gamma: Divides the weights, ``(Hq,)``.
-        bias: Is added to the scores, ``(Hq,)``.
-        scale: Of the scores; None for ``1 / sqrt(D)``.
-        causal: Whether later keys are hidden, bottom-right aligned.
-        key_mask: Which keys may be seen, ``(B, M)``.
-        attn_mask: Which pairs may be seen, broadcasts to ``(B, Hq, N, M)``.
-        limit: The last key that each query may see, ``(N,)``, in the place of a mask, where all keys behind are zeros.
+        settings: Kind of memory.
+        gamma: Divisor of the weights, ``(Hq,)``.
+        bias: Added to the scores, ``(Hq,)``.
+        scale: Factor of the scores; None for ``1 / sqrt(D)``.
+        causal: Whether later keys are hidden; the last query is aligned with the last key.
+        key_mask: Keys that may be seen, ``(B, M)``.
+        attn_mask: Pairs that may be seen, broadcasts to ``(B, Hq, N, M)``.
+        limit: Index of the last key that each query may see, ``(N,)``; replaces a mask where all later keys are zeros.
         log_forget: Logarithms of the forget gates, ``(B, Hq, M)``.
-        counted: Whether the first channel of every value is 1, and hence that of a sum the mass of its row: division by
-            the mass needs no statistics then.
+        counted: Whether the first channel of every value is 1, and hence that of a sum the mass of its row, so that
+            division by the mass needs no statistics.
         slots: Keys and values ``(Hk, S, D)`` beside those of the sequences, which all queries see.
     """
 
@@ -59,32 +59,32 @@ class Lookup(NamedTuple):
 
 
 def changed(call: Lookup, **fields: Any) -> Lookup:
-    """The same with other fields: what ``_replace`` does, in words that every ``torch.compile`` reads."""
+    """The same lookup with other fields: ``_replace``, written so that every version of ``torch.compile`` traces it."""
     values: list[Any] = [fields.get(name, value) for name, value in zip(Lookup._fields, call, strict=True)]
     return Lookup(*values)
 
 
 def scale_of(call: Lookup) -> float:
-    """What the scores are multiplied by."""
+    """Factor of the scores."""
     return call.q.shape[-1] ** -0.5 if call.scale is None else call.scale
 
 
 def wide_dtype(call: Lookup) -> torch.dtype:
-    """What sums and counts are kept in: float32 or wider."""
+    """Dtype of sums and counts: float32 or wider."""
     return torch.promote_types(call.q.dtype, torch.float32)
 
 
 def bias_by_channel(call: Lookup) -> Lookup:
-    """With the bias in the queries and none beside them, where there is a channel for it; centring fills its own."""
+    """The lookup with its bias moved into the constant channel of the queries, if any; centring does that itself."""
     if call.bias is None or call.settings.centred or not call.settings.constant_channel:
         return call
     return changed(call, q=with_bias(call.q, call.bias, scale_of(call)), bias=None)
 
 
 def joined(call: Lookup) -> Lookup:
-    """The same with a copy of the slots before the keys of every sequence.
+    """The lookup with a copy of the slots before the keys of every sequence.
 
-    Causal queries, aligned with the last key, see all of them there.
+    There, causal queries see all of them, being aligned with the last key.
     """
     if call.slots is None:
         return call
@@ -99,17 +99,17 @@ def joined(call: Lookup) -> Lookup:
 
 
 def with_slots(mask: Tensor | None, m: int, slots: int) -> Tensor | None:
-    """A mask ``(..., M)``, which may broadcast over the keys, that shows so many slots before them, too."""
+    """Extend a mask ``(..., M)``, which may broadcast over the keys, by ``slots`` visible slots before them."""
     return None if mask is None else F.pad(mask.expand(*mask.shape[:-1], m), (slots, 0), value=True)
 
 
 def up_to(limit: Tensor, m: int) -> Tensor:
-    """The mask ``(1, 1, N, M)`` of keys up to each query's last one, ``limit (N,)``."""
+    """Mask ``(1, 1, N, M)`` that shows each query the keys up to its last one, ``limit (N,)``."""
     return (torch.arange(m, device=limit.device) <= limit[:, None])[None, None]
 
 
 def visible_keys(call: Lookup, sequences: slice = slice(None), rows: slice = slice(None)) -> Tensor | None:
-    """All masks of these rows of these sequences as one, ``(B|1, H|1, N|1, M)``; None if everything may be seen."""
+    """All masks for these rows of these sequences as one, ``(B|1, H|1, N|1, M)``; None if everything may be seen."""
     n, m = call.q.shape[2], call.k.shape[2]
     masks = []
     if call.attn_mask is not None:
@@ -126,7 +126,7 @@ def visible_keys(call: Lookup, sequences: slice = slice(None), rows: slice = sli
 
 
 def count_of(call: Lookup) -> Tensor:
-    """How many keys each query may see, ``(B|1, H|1, N, 1)``."""
+    """Number of keys, slots included, that each query may see, ``(B|1, H|1, N, 1)``."""
     n, m = call.q.shape[2], call.k.shape[2]
     attn_mask = call.attn_mask
     if attn_mask is not None:
@@ -143,7 +143,7 @@ def row_factor(call: Lookup, count: Tensor) -> Tensor:
 
 
 def over_mass(x: Tensor, mass: Tensor) -> Tensor:
-    """``x (..., D)`` divided by the mass of its rows ``(...)``; in a dead row it is zero, and stays so."""
+    """``x (..., D)`` divided by the mass of its rows ``(...)``; a dead row, which is zero, stays zero."""
     return (x / mass.where(mass > TINY, 1.0)[..., None]).to(x.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Norms of a memory's output, on the value sum."""
+"""Norms of the output of a memory, applied to the value sum."""
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +8,7 @@ from reluformer.memory.settings import MemorySettings
 
 
 class RMSNorm(nn.RMSNorm):
-    """PyTorch's, with its gain in the dtype of what it is given: it has a fused kernel for these alone."""
+    """PyTorch's RMS norm with its gain cast to the dtype of the input: only then is there a fused kernel."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Norm over the last dimension."""
@@ -31,7 +31,7 @@ class GatedRMSNorm(nn.Module):
 
 
 class HeadRMSNorm(nn.RMSNorm):
-    """RMS norm of every head by itself, with a gain for each of its entries."""
+    """RMS norm of every head by itself, with a gain for each entry."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__(width)

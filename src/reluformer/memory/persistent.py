@@ -15,7 +15,7 @@ class PersistentMemory(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Keys and values as large as those that the sequence starts with."""
+        """Draw keys and values of unit variance, as those of the sequence have at the start of training."""
         nn.init.normal_(self.keys)
         nn.init.normal_(self.values)
 

@@ -1,4 +1,4 @@
-"""Several linear layers of one input as one matrix product: fewer and larger ones, forwards and backwards."""
+"""Several linear layers of one input as a single matrix product: fewer, larger products, forwards and backwards."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 
 def project(x: Tensor, *layers: nn.Module) -> Sequence[Tensor]:
-    """What each of the layers makes of ``x (..., width)``; as one product in training, where that pays.
+    """Outputs of all layers for ``x (..., width)``; by one product in training, where that pays.
 
-    To put the matrices together is a copy of them, little beside a batch of training, but as much as a step of decoding
-    is to read. Whatever is not as PyTorch made it, say, has an adapter or a hook, is called by itself.
+    Concatenating the matrices copies them: little work beside a training batch, but as much as a decoding step takes to
+    read them. Unless all layers are as PyTorch made them, without adapters or hooks, each is called by itself.
     """
     plain = [layer for layer in layers if type(layer) is nn.Linear and _is_plain(layer)]
     if torch.is_grad_enabled() and len(plain) == len(layers) > 1:

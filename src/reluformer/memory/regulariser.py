@@ -1,7 +1,7 @@
-"""What keeps rows of ReLU weights near those of a distribution: unit mass and an entropy with a ceiling.
+"""Regulariser that keeps rows of ReLU weights close to distributions: unit mass, and an entropy below a ceiling.
 
-``|log sum_j w_ij| + max(H(w_i) - c log n_i, 0)``, averaged over the rows of a site, then over sites. A mean can be had
-from a share of the rows: statistics take time, and what a batch holds has nothing to do with its order.
+``|log sum_j w_ij| + max(H(w_i) - c log n_i, 0)``, averaged over the rows of a site, then over sites. The mean may be
+taken over a share of the sequences: statistics take time, and the order of a batch is independent of its content.
 """
 
 import math
@@ -17,9 +17,13 @@ from reluformer.ops.statistics import TINY
 
 @dataclass(frozen=True)
 class Regulariser:
-    """Weights of the two terms, the ceiling ``c`` of the entropy, as a share of ``log n_i``, and what is measured.
+    """Cost of the attention weights of a model.
 
-    That is a share of the sequences in a batch, the first ones, and at least one; 1 for all.
+    Attributes:
+        mass: Weight of the mass term.
+        entropy: Weight of the entropy term.
+        ceiling: Ceiling ``c`` of the entropy, as a share of ``log n_i``.
+        share: Share of the sequences in a batch that are measured: the first ones, and at least one; 1 for all.
     """
 
     mass: float = 0.0
@@ -37,22 +41,22 @@ class Regulariser:
 
     @property
     def costs(self) -> bool:
-        """Whether it does anything. No ``__bool__``: PyTorch 2.11 compiles that to False where numbers are dynamic."""
+        """Whether any term has weight. Not ``__bool__``: PyTorch 2.11 compiles that to False for dynamic numbers."""
         return self.mass > 0 or self.entropy > 0
 
     def sequences(self, batch: int) -> int | None:
-        """How many of the sequences in a batch are measured, the first ones; None for all."""
+        """Number of sequences in a batch, from the first, that are measured; None for all."""
         return None if self.share == 1 else math.ceil(self.share * batch)
 
     def __call__(self, sites: Sequence[AttentionStats], count: Tensor, query_mask: Tensor | None = None) -> Tensor:
-        """What these sites cost together, a scalar: the sum of their means over rows that are alive.
+        """Total cost of these sites, a scalar: the sum over sites of the mean over live rows.
 
-        All sites at once: a model has many, and each alone would be a few dozen launches on a GPU.
+        It takes all sites at once: a model has many, and each alone would take a few dozen launches on a GPU.
 
         Args:
             sites: Statistics of the rows, each ``(B, H, N)``.
-            count: How many keys each row sees, broadcasts against them.
-            query_mask: Which queries count, ``(B, N)``; padding should not.
+            count: Number of keys that each row sees, broadcasts against the statistics.
+            query_mask: Queries that count, ``(B, N)``: all but padding.
         """
         mass = torch.stack([stats.mass for stats in sites])  # (sites, B, H, N)
         alive = mass > TINY

@@ -1,4 +1,4 @@
-"""What makes one memory different from another, as plain values that a configuration can hold."""
+"""Everything in which one memory differs from another, as plain values that a configuration can hold."""
 
 import dataclasses
 import math
@@ -11,35 +11,37 @@ from reluformer.memory.activations import ACTIVATIONS, FUSED, NORMALISED
 
 GAMMAS = ("none", "fixed", "learned", "shared")
 NORMS = ("none", "mass", "layer", "rms", "gated")
-SIGNED = ("gelu", "identity")  # whose weights may be negative, hence sum to anything
+SIGNED = ("gelu", "identity")  # activations whose weights may be negative, hence sum to anything
 
 
 @dataclass(frozen=True)
 class MemorySettings:
-    """A memory's weights are ``activation(score + bias) / (gamma * (n / 2) ** alpha)`` over its ``n`` slots.
+    """Settings of a memory with weights ``activation(score + bias) / (gamma * (n / 2) ** alpha)`` over its ``n`` slots.
 
     Attributes:
         activation: One of :data:`~reluformer.memory.activations.ACTIVATIONS`.
         alpha: Exponent of the number of slots that a query sees, at least 0.
-        gamma: ``"none"`` for 1; ``"fixed"`` or ``"learned"`` for one positive number per head; ``"shared"`` for one,
-            learned, of all heads. It starts where the mean row of weights sums to 1 (see
+        gamma: ``"none"`` for 1; ``"fixed"`` or ``"learned"`` for one positive number per head; ``"shared"`` for one
+            learned number common to all heads. It starts where the mean row of weights sums to 1 (see
             :func:`~reluformer.memory.calibrate`).
-        norm: Of the value sum: ``"none"``, ``"mass"`` for division by the sum of the weights, which makes every row a
-            distribution (gamma and alpha cancel), ``"layer"`` for a layer norm, ``"rms"`` for an RMS norm of every head
-            by itself, ``"gated"`` for ReLA's RMS norm with a gate.
-        bias: Where a learned bias of the score starts, per head (per slot in a :class:`KeyValueMemory`); None for none.
-        temperature: Divides the scores of an activation that normalises: softmax, sparsemax, entmax15.
+        norm: Norm of the value sum: ``"none"``; ``"mass"`` for division by the sum of the weights, which makes every
+            row a distribution (gamma and alpha cancel); ``"layer"`` for a layer norm; ``"rms"`` for an RMS norm of
+            every head by itself; ``"gated"`` for ReLA's RMS norm with a gate.
+        bias: Initial value of a learned bias of the score, per head (per slot in a :class:`KeyValueMemory`); None for
+            no bias.
+        temperature: Divisor of the scores of an activation that normalises: softmax, sparsemax, entmax15.
         query_key_norm: Whether queries and keys are brought to unit RMS per head, with a learned gain.
-        centred: Whether the mean of a row is taken from its scores, see :mod:`~reluformer.memory.centring`; for
-            activations that a constant in all scores changes.
+        centred: Whether the mean of a row is subtracted from its scores, see :mod:`~reluformer.memory.centring`; for
+            activations that are not invariant to a constant in all scores.
         constant_channel: Whether the first channel of queries, keys and values is reserved for bias and mass, see
-            :mod:`~reluformer.memory.constant`, which leaves a head ``D - 1`` channels: for powers of ReLU over their
-            mass, which train faster so. Centred ones always have it.
-        slots: Learned slots: all that a :class:`KeyValueMemory` has; in :class:`Attention`, beside the sequence's own.
-        forget: Where the bias of a forget gate starts, see :mod:`~reluformer.memory.forgetting`; None for no gate.
+            :mod:`~reluformer.memory.constant`, which leaves a head ``D - 1`` channels. For powers of ReLU over their
+            mass, which it makes faster to train; centred memories always have it.
+        slots: Number of learned slots: all that a :class:`KeyValueMemory` has; in :class:`Attention`, those beside the
+            keys of the sequence.
+        forget: Initial bias of a forget gate, see :mod:`~reluformer.memory.forgetting`; None for no gate.
         token_shift: Whether keys and values are mixed with those of the token before, see
             :mod:`~reluformer.memory.shift`.
-        output_gate: Whether the output, once normed, is multiplied by ``sigmoid(W x)``.
+        output_gate: Whether the output, after its norm, is multiplied by ``sigmoid(W x)``.
     """
 
     activation: str = "relu"
@@ -74,7 +76,7 @@ class MemorySettings:
             raise ValueError(f"slots must be an int >= 0, got {self.slots!r}")
         for name in ("alpha", "temperature", "bias", "forget"):
             value = getattr(self, name)
-            if value is not None and type(value) not in (int, float):  # one of NumPy's, say, which no file can hold
+            if value is not None and type(value) not in (int, float):  # a NumPy scalar, say, which JSON cannot hold
                 object.__setattr__(self, name, float(value))
         if self.slots and self.forget is not None:
             raise ValueError(f"forget must be None beside slots, which are no tokens to fade, got {self.forget!r}")
@@ -96,7 +98,7 @@ class MemorySettings:
 
     @classmethod
     def of(cls, site: str, values: "Mapping[str, Any] | MemorySettings") -> "MemorySettings":
-        """Settings from a configuration's entry; errors name the field as ``site.field``."""
+        """Settings from the entry of a configuration; errors name the field as ``site.field``."""
         if isinstance(values, MemorySettings):
             return values
         if not isinstance(values, Mapping):
@@ -111,7 +113,7 @@ class MemorySettings:
             raise ValueError(f"{site}.{error}") from None
 
     def to_dict(self) -> dict[str, Any]:
-        """The settings as a configuration holds them."""
+        """The settings as a plain dictionary, for a configuration."""
         return dataclasses.asdict(self)
 
 
@@ -126,7 +128,7 @@ def _number(name: str, value: object, takes: str, holds: Any) -> None:
 
 
 SOFTMAX_ATTENTION = MemorySettings(activation="softmax", alpha=0.0, gamma="none")  # that of a Transformer
-# relu(8 + s) ** 8 over its sum: in the very place of softmax. One key can stand out of many, whatever their number.
+# relu(8 + s) ** 8 over its sum: a drop-in for softmax, under which one key can stand out among any number of others.
 EIGHTH_ATTENTION = MemorySettings("relu_eighth", alpha=0.0, gamma="none", norm="mass", bias=8.0, constant_channel=True)
-# Of all that has no softmax what learns best so far: docs/study.md, "Found so far on Europarl".
+# The attention without softmax that learns best so far: docs/study.md, "Found so far on Europarl".
 POWER_ATTENTION = dataclasses.replace(EIGHTH_ATTENTION, query_key_norm=True)

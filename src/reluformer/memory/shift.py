@@ -1,8 +1,8 @@
-"""Token shift: keys and values that are partly those of the token before, as much as the token says.
+"""Token shift: every token mixes its keys and values with those of the token before, in a share that it computes.
 
     k_t = a_t k~_{t-1} + (1 - a_t) k~_t        a_t = sigmoid(w_h.x_t)
 
-The same for values, with weights of their own; before the first token there are zeros.
+Values are mixed alike, with a share of their own; zeros precede the first token.
 """
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class TokenShift(nn.Module):
-    """Shifts keys and values of every key head."""
+    """Shifts the keys and values of every key head."""
 
     def __init__(self, width: int, key_heads: int) -> None:
         super().__init__()
@@ -18,9 +18,9 @@ class TokenShift(nn.Module):
         self.value = nn.Linear(width, key_heads, bias=False)
 
     def forward(self, x: Tensor, kv: Tensor, previous: Tensor | None = None) -> Tensor:
-        """Shift ``kv (B, Hk, N, 2 D)``, keys and values side by side, of the tokens ``x (B, N, width)``.
+        """Shift ``kv (B, Hk, N, 2 D)``, the concatenated keys and values of the tokens ``x (B, N, width)``.
 
-        ``previous (B, Hk, 1, 2 D)`` are those of the token before, as they were before their own shift; None for zeros.
+        ``previous (B, Hk, 1, 2 D)`` holds those of the token before the first, not yet shifted; None for zeros.
         """
         previous = torch.zeros_like(kv[:, :, :1]) if previous is None else previous
         before = torch.cat([previous, kv[:, :, :-1]], dim=2)

@@ -1,4 +1,4 @@
-"""The weights of a lookup written out, whatever the activation: what the faster ways must agree with."""
+"""The weights of a lookup, written out for any activation: the reference that the faster ways must agree with."""
 
 from torch import Tensor
 
@@ -19,7 +19,7 @@ from reluformer.ops.statistics import entropy_from_sums, row_sums
 
 
 def weights_of(call: Lookup, fades: Tensor | None = None) -> Tensor:
-    """The weights themselves, ``(B, Hq, N, M)``, in float32 or wider: for looking at, a few rows at a time.
+    """The weights ``(B, Hq, N, M)``, in float32 or wider: to be inspected a few rows at a time.
 
     ``fades (B, Hq, N, M)`` is ``D`` of a memory that forgets, see :func:`~reluformer.memory.forgetting.decay`.
     """
@@ -46,11 +46,11 @@ def weights_of(call: Lookup, fades: Tensor | None = None) -> Tensor:
 def write_out(
     call: Lookup, fades: Tensor | None, return_stats: bool, stats_batch: int | None
 ) -> tuple[Tensor, AttentionStats | None]:
-    """The sums by the weights, and the statistics of the first ``stats_batch`` sequences, if these are asked for."""
+    """The sums, from the weights written out, and, if asked, the statistics of the first ``stats_batch`` sequences."""
     weights = weights_of(call, fades)
     out = weights.to(call.v.dtype) @ call.v.repeat_interleave(call.q.shape[1] // call.v.shape[1], dim=1)
     if not return_stats:
         return out, None
     weights = weights[:stats_batch]
-    total, r_log_r, active = row_sums(weights.clamp_min(0))  # some of the family have negative weights too
+    total, r_log_r, active = row_sums(weights.clamp_min(0))  # some activations have negative weights too
     return out, AttentionStats(weights.sum(-1), entropy_from_sums(total, r_log_r), active.detach())

@@ -1,4 +1,4 @@
-"""ReLUFormer in Hugging Face's format; importing this makes the Auto classes know it."""
+"""ReLUFormer models in Hugging Face's format; importing this package registers them with the Auto classes."""
 
 from transformers import (
     AutoConfig,
@@ -8,7 +8,7 @@ from transformers import (
     AutoModelForSeq2SeqLM,
     ViTImageProcessorPil,
 )
-from transformers.models.auto.image_processing_auto import AutoImageProcessor  # elsewhere it may ask for torchvision
+from transformers.models.auto.image_processing_auto import AutoImageProcessor  # from elsewhere it may need torchvision
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from reluformer.models.configuration import ReLUFormerConfig
@@ -30,7 +30,7 @@ AutoModelForSeq2SeqLM.register(ReLUFormerConfig, ReLUFormerForConditionalGenerat
 AutoConfig.register(ReLUFormerLanguageConfig.model_type, ReLUFormerLanguageConfig, exist_ok=True)
 AutoModel.register(ReLUFormerLanguageConfig, ReLUFormerLanguageModel, exist_ok=True)
 AutoModelForCausalLM.register(ReLUFormerLanguageConfig, ReLUFormerForCausalLM, exist_ok=True)
-# By these names a trainer that smooths labels finds out that they are those of the tokens that follow.
+# By these names Trainer, when it smooths labels, recognises a model whose labels it has to shift by one.
 MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[ReLUFormerLanguageConfig.model_type] = ReLUFormerForCausalLM.__name__
 
 AutoConfig.register(ReLUFormerImageConfig.model_type, ReLUFormerImageConfig, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What all models have in common, as Hugging Face models: how weights start, and what they can do."""
+"""Base class of all models, as Hugging Face models: initialisation, compilation and checkpointing."""
 
 import math
 from collections.abc import Mapping
@@ -18,12 +18,12 @@ from reluformer.models.base_configuration import MemoryConfig
 from reluformer.models.encoding import CostOf, cost_of
 from reluformer.models.loss import token_losses
 
-# Functions of a class that an instance may have compiled; these are not pickled: who loads a model compiles it again.
+# Functions of the class that an instance may have compiled. They are not pickled: compile again after loading.
 COMPILED = ("cost_of", "token_losses")
 
 
 def refuse_weights(config: MemoryConfig, options: Mapping[str, Any]) -> None:
-    """Say so where a caller asks for what no model of memories has: all weights of an attention at a time."""
+    """Raise ``ValueError`` if the caller asks for attention weights, which no model of memories holds as a whole."""
     if options.get("output_attentions", getattr(config, "output_attentions", False)):
         raise ValueError(
             "output_attentions must be False: the whole weights are never there; reluformer.report.attention_maps, "
@@ -38,20 +38,21 @@ class MemoryModel(PreTrainedModel):
     cost_of: CostOf = staticmethod(cost_of)
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
-    _supports_sdpa = True  # each memory chooses its own way, whatever attn_implementation says
+    _supports_sdpa = True  # each memory picks its own implementation, whatever attn_implementation says
     _can_compile_fullgraph = True
     _keep_in_fp32_modules_strict = ["gamma"]  # noqa: RUF012, as the base class has it; see Gamma
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is copied or pickled: all but what ``compile_layers`` made."""
+        """State to copy or pickle: everything but the functions that ``compile_layers`` compiled."""
         state: dict[str, Any] = super().__getstate__()
         return {name: value for name, value in state.items() if name not in COMPILED}
 
     def compile_layers(self, **options: Any) -> None:
-        """Let ``torch.compile`` fuse what is around the memories, in place: layer by layer, the regulariser, the loss.
+        """Compile the model in place, in parts: every layer, the regulariser and the loss.
 
-        All layers of a kind share one graph, so this takes seconds where compiling the whole model takes minutes, and
-        new lengths cost no more than one further compilation. The options are those of ``torch.compile``.
+        ``torch.compile`` then fuses what surrounds the memories. All layers of a kind share one graph, so this takes
+        seconds where compiling the whole model takes minutes, and new lengths cost no more than one further
+        compilation. The options are those of ``torch.compile``.
         """
         for stack in self.modules():
             if isinstance(stack, MemoryModel) and hasattr(stack, "layers"):
@@ -63,12 +64,12 @@ class MemoryModel(PreTrainedModel):
 
     @property
     def _regulariser(self) -> Regulariser | None:
-        """The regulariser, if it is at work."""
+        """The regulariser if it applies: in training, with gradients, and with a term that has weight."""
         regulariser = Regulariser(**(self.config.regulariser or {}))
         return regulariser if self.training and torch.is_grad_enabled() and regulariser.costs else None
 
     def gradient_checkpointing_enable(self, gradient_checkpointing_kwargs: Any = None, *args: Any, **more: Any) -> None:
-        """As the base class does it, where gradients survive it: reentrant checkpoints drop those of the statistics."""
+        """As in the base class, but refuse reentrant checkpoints beside a regulariser: they drop its gradient."""
         reentrant = (gradient_checkpointing_kwargs or {}).get("use_reentrant")
         if reentrant and Regulariser(**(getattr(self.config, "regulariser", None) or {})).costs:
             raise ValueError("use_reentrant must be False beside a regulariser, whose gradient it would drop, got True")
@@ -76,7 +77,7 @@ class MemoryModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Unit variance in, unit variance out; hence scores start standard normal, and gamma at unit mass."""
+        """Preserve unit variance in every map: scores then start standard normal, and gamma at unit mass."""
         if isinstance(module, nn.Linear):
             init.normal_(module.weight, std=module.in_features**-0.5)
             if module.bias is not None:

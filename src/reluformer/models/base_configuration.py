@@ -1,4 +1,4 @@
-"""What the configurations of all models have in common: sites with settings of their own, and a regulariser."""
+"""Base class of all configurations: settings for every kind of site, and a regulariser."""
 
 import dataclasses
 import math
@@ -10,30 +10,30 @@ from reluformer.memory.regulariser import Regulariser
 from reluformer.memory.settings import MemorySettings
 
 NORM_ORDERS = ("pre", "post")
-CAUSAL_PARTS = ("forget", "token_shift")  # which need an order of tokens, and more in a cache than keys and values
+CAUSAL_PARTS = ("forget", "token_shift")  # need ordered tokens, and a cache that holds more than keys and values
 
 
 class MemoryConfig(PreTrainedConfig):
-    """A model whose every sublayer is a memory.
+    """Configuration of a model whose every sublayer is a memory.
 
-    Each kind of site is a field that takes a mapping of :class:`~reluformer.memory.MemorySettings`; what a mapping
-    leaves out has the default of the model. ``ffn.slots = 0`` leaves the FFN out.
+    Each kind of site is a field that takes a mapping of :class:`~reluformer.memory.MemorySettings`; settings that a
+    mapping leaves out take the default of the model. ``ffn.slots = 0`` removes the FFN.
 
     Args:
-        d_model: Width.
-        heads: Heads of every attention.
-        key_heads: Key heads, a divisor of ``heads``; None for as many.
-        norm_order: ``"pre"`` norms what enters a sublayer, ``"post"`` what leaves its residual.
+        d_model: Width of the residual stream.
+        heads: Number of query heads of every attention.
+        key_heads: Number of key heads, a divisor of ``heads``; None for as many as ``heads``.
+        norm_order: ``"pre"`` to norm the input of a sublayer, ``"post"`` to norm the sum with its residual.
         norm_eps: Added to the variance in the layer norms of the residual stream.
-        dropout: Of embeddings and of what a sublayer adds.
-        memory_dropout: Of the weights over the FFN's slots.
+        dropout: Dropout of embeddings and of the output of every sublayer.
+        memory_dropout: Dropout of the weights over the slots of the FFN.
         regulariser: ``mass``, ``entropy``, ``ceiling`` and ``share``, see :class:`~reluformer.memory.Regulariser`.
     """
 
-    defaults: ClassVar[dict[str, MemorySettings]] = {}  # of every kind of site
-    families: ClassVar[dict[str, MemorySettings]] = {}  # of the presets: their attention
-    sizes: ClassVar[dict[str, dict[str, Any]]] = {}  # of the presets: fields, and ``slots`` for those of the FFN
-    ordered: ClassVar[tuple[str, ...]] = ()  # kinds of sites that may have the parts which need an order
+    defaults: ClassVar[dict[str, MemorySettings]] = {}  # settings by kind of site
+    families: ClassVar[dict[str, MemorySettings]] = {}  # attention of the presets, by family
+    sizes: ClassVar[dict[str, dict[str, Any]]] = {}  # fields of the presets, by size; ``slots`` is that of the FFN
+    ordered: ClassVar[tuple[str, ...]] = ()  # kinds of sites that may have CAUSAL_PARTS
 
     d_model: int = 512
     heads: int = 8
@@ -92,7 +92,7 @@ class MemoryConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """What was saved, with changes, which are checked as the rest is; those of a site may be given in part."""
+        """A saved configuration with changes, checked like the rest; those of a site may be given in part."""
         own = {field.name for field in dataclasses.fields(cls)} - {x.name for x in dataclasses.fields(PreTrainedConfig)}
         changes = {name: kwargs.pop(name) for name in own & kwargs.keys()}
         for site in (*cls.defaults, "regulariser"):
@@ -106,10 +106,10 @@ class MemoryConfig(PreTrainedConfig):
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
-        """A family and a size, as in ``"reluformer-tiny"``; its softmax twin is ``"transformer-tiny"``.
+        """Configuration of a family and a size, as in ``"reluformer-tiny"``, whose twin is ``"transformer-tiny"``.
 
-        Two presets of one size differ in the memories of their attention alone. Changes are fields of the
-        configuration; those of a site may be given in part: ``preset("reluformer-tiny", ffn={"slots": 64})``.
+        Presets of one size differ only in the memories of their attention. Changes are fields of the configuration;
+        those of a site may be given in part: ``preset("reluformer-tiny", ffn={"slots": 64})``.
         """
         family, _, size = str(name).rpartition("-")
         if family not in cls.families or size not in cls.sizes:
@@ -125,13 +125,13 @@ class MemoryConfig(PreTrainedConfig):
 
 
 def at_least(name: str, value: object, least: int) -> None:
-    """Refuse what is no integer of that size."""
+    """Raise ``ValueError`` unless the value is an integer of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be an int >= {least}, got {value!r}")
 
 
 def one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """Refuse what is none of these."""
+    """Raise ``ValueError`` unless the value is one of the choices."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
 

@@ -1,8 +1,8 @@
-"""Weights in a quarter of their bytes: matrices as int8 with a scale per row, the little rest as it is.
+"""Weights in a quarter of their bytes: matrices as int8 with a scale per row, the few other tensors unchanged.
 
-A compressed ``model.safetensors`` holds ``NAME.int8`` and ``NAME.scale`` where it held the matrix ``NAME``, and says so
-in its header. Models read it as any other and have floats again, those that the integers stand for: whoever multiplies
-integers quantises them once more, to the same.
+A compressed ``model.safetensors`` holds ``NAME.int8`` and ``NAME.scale`` in place of the matrix ``NAME``, and says so
+in its header. Models load it like any other file and get the floats that the integers stand for; quantising these
+again, to multiply integers, gives the same integers.
 """
 
 from collections.abc import Iterable
@@ -17,13 +17,13 @@ from torch import Tensor
 from reluformer.models.quantising import dequantise_rows, quantise_rows, relative_error
 
 WEIGHTS = "model.safetensors"
-MARK = {"compression": "int8 rows"}  # in the header of the file
+MARK = {"compression": "int8 rows"}  # metadata in the header of the file
 INTEGERS, SCALE = ".int8", ".scale"
 
 
 @dataclass(frozen=True)
 class Kept:
-    """How a tensor is kept: as what, in how many bytes, and how far from what it was, relative to its norm."""
+    """How a tensor is stored: its format, its size in bytes, and its error relative to the norm of the original."""
 
     name: str
     shape: tuple[int, ...]
@@ -33,13 +33,13 @@ class Kept:
 
 
 def compress(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[Kept]]:
-    """What to keep of a model's weights, and what that costs; a tensor that cannot be kept so is a ValueError."""
+    """Tensors to store for a model's weights, and a report on each; raise ``ValueError`` for one that is not finite."""
     found: dict[str, Tensor] = {}
     report = []
     for name, tensor in weights.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise ValueError(f"{name} must be finite to be compressed, got inf or nan")
-        if tensor.dim() != 2 or not tensor.is_floating_point():  # norms, biases, gammas: few, and others depend on them
+        if tensor.dim() != 2 or not tensor.is_floating_point():  # norms, biases, gammas: few, but much depends on them
             found[name] = tensor
             report.append(Kept(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tensor.nbytes, 0.0))
             continue
@@ -51,14 +51,14 @@ def compress(weights: dict[str, Tensor]) -> tuple[dict[str, Tensor], list[Kept]]
 
 
 def decompress(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights again, as float32."""
+    """The weights that :func:`compress` took, its matrices as float32."""
     names = [name.removesuffix(INTEGERS) for name in weights if name.endswith(INTEGERS)]
     rest = {name: x for name, x in weights.items() if not name.endswith((INTEGERS, SCALE))}
     return rest | {name: dequantise_rows(weights[name + INTEGERS], weights[name + SCALE]) for name in names}
 
 
 def write_compressed(path: Path, weights: dict[str, Tensor]) -> None:
-    """A file of what :func:`compress` found."""
+    """Write the tensors that :func:`compress` returned to a file."""
     save_file({name: x.contiguous() for name, x in weights.items()}, path, {"format": "pt"} | MARK)
 
 
@@ -72,7 +72,7 @@ def is_compressed(folder: Path) -> bool:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a folder's file, as they are there."""
+    """All tensors in the weight file of a folder, still compressed if they are."""
     with safe_open(folder / WEIGHTS, "pt") as file:
         names: Iterable[str] = file.keys()
         return {name: file.get_tensor(name) for name in names}
@@ -82,13 +82,13 @@ HUB_OPTIONS = ("subfolder", "local_files_only", "cache_dir", "revision", "token"
 
 
 class CompressedMixin:
-    """``from_pretrained`` of a model that reads folders of compressed weights too."""
+    """Adds folders of compressed weights to what ``from_pretrained`` of a model reads."""
 
     config_class: Any
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any = None, *args: Any, **options: Any) -> Any:
-        """As the base class does it."""
+        """As in the base class; compressed weights are decompressed first."""
         base: Any = super()
         name = pretrained_model_name_or_path
         folder = None if name is None else Path(name, options.get("subfolder", ""))
@@ -97,7 +97,7 @@ class CompressedMixin:
         for unused in HUB_OPTIONS:
             options.pop(unused, None)
         config = options.pop("config", None)
-        if config is None:  # which takes what it knows; a dtype is the model's all the same
+        if config is None:  # the configuration takes the options it knows, but a dtype belongs to the model
             dtypes: dict[str, Any] = {x: options.pop(x) for x in ("dtype", "torch_dtype") if x in options}
             config, options = cls.config_class.from_pretrained(folder, return_unused_kwargs=True, **options)
             options |= dtypes

@@ -25,22 +25,22 @@ FAMILIES = {
 
 
 class ReLUFormerConfig(MemoryConfig):
-    """What a ReLUFormer is made of.
+    """Configuration of a ReLUFormer.
 
     Its kinds of sites are ``encoder_self``, ``decoder_self``, ``cross`` and ``ffn``; the default is the paper's FFN and
-    ReLU attention elsewhere. The fields that every model has are those of
+    ReLU attention elsewhere. Fields common to all models are described in
     :class:`~reluformer.models.base_configuration.MemoryConfig`.
 
     Args:
-        vocab_size: Tokens of the vocabulary, shared by source and target.
+        vocab_size: Size of the vocabulary, which source and target share.
         encoder_layers: Depth of the encoder.
         decoder_layers: Depth of the decoder.
         positions: ``"sinusoidal"``, ``"learned"`` or ``"rotary"``.
-        max_position_embeddings: How many positions are learned; the others have no limit.
-        position_shift: In training, sinusoidal positions of a batch begin at a random place, at most so far on: a model
-            that learns from sentences meets the positions of documents then (SHAPE, Kiyono et al. 2021).
-        calibration_length: The length for which gamma starts at unit mass; :func:`~reluformer.memory.calibrate` sets
-            it from a batch instead.
+        max_position_embeddings: Number of learned positions; the other kinds have no limit.
+        position_shift: Largest random offset of the sinusoidal positions of a training batch, so that a model that
+            learns from sentences meets the positions of documents (SHAPE, Kiyono et al. 2021).
+        calibration_length: Sequence length for which gamma starts at unit mass; :func:`~reluformer.memory.calibrate`
+            sets gamma from a batch instead.
     """
 
     model_type = "reluformer"

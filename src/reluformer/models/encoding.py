@@ -1,4 +1,4 @@
-"""Through layers of self-attention, and what the regulariser makes of their attention."""
+"""The pass through a stack of self-attention layers, and the cost of their attention."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,10 +22,10 @@ def encode(
     query_mask: Tensor | None = None,
     **more: Any,
 ) -> tuple[Tensor, list[Tensor], Tensor | None]:
-    """The stream ``x (B, N, width)`` after the layers, what entered each of them, and the sum of their costs.
+    """The stream ``x (B, N, width)`` after the layers, the input of each of them, and the sum of their costs.
 
-    ``mask (B, M)`` says which keys are no padding, ``query_mask (B, N)`` which queries, where these are fewer or the
-    mask does not say, and ``rotate`` turns queries and keys by their positions. More options go to the layers.
+    ``mask (B, M)`` says which keys are not padding, and ``query_mask (B, N)`` which queries are not; without the latter
+    the end of ``mask`` does. ``rotate`` rotates queries and keys by their positions. Other options go to the layers.
     """
     n = x.shape[1]
     if query_mask is None and mask is not None:
@@ -44,7 +44,7 @@ def encode(
 
 
 def asked(regulariser: Regulariser | None, batch: int) -> dict[str, Any]:
-    """Which statistics it needs of a batch of so many sequences, as options of an attention."""
+    """Options by which an attention computes the statistics that the regulariser needs of ``batch`` sequences."""
     if regulariser is None:
         return {"return_stats": False}
     return {"return_stats": "mass_entropy", "stats_batch": regulariser.sequences(batch)}
@@ -53,9 +53,9 @@ def asked(regulariser: Regulariser | None, batch: int) -> dict[str, Any]:
 def cost_of(
     regulariser: Regulariser, sites: Sequence[AttentionStats], count: Tensor, query_mask: Tensor | None
 ) -> Tensor:
-    """What the regulariser makes of these sites, of which it sees some sequences: a function by itself, to be compiled.
+    """Cost of these sites, whose statistics may cover the first sequences only; a function of its own, to be compiled.
 
-    ``count`` broadcasts against the statistics of all sequences, ``query_mask (B, N)`` is of all.
+    ``count``, which broadcasts against the statistics, and ``query_mask (B, N)`` are those of all sequences.
     """
     seen = sites[0].mass.shape[0]
     return regulariser(sites, count[:seen], None if query_mask is None else query_mask[:seen])

@@ -7,7 +7,7 @@ from reluformer.models.base_configuration import MemoryConfig, at_least, one_of
 
 POOLINGS = ("class", "mean")
 
-# With alpha = 1 the mass of a row does not change with the number of patches, hence not with the size of the image.
+# With alpha = 1 the mass of a row does not depend on the number of patches, hence not on the size of the image.
 RELU_ATTENTION = MemorySettings(alpha=1.0)
 GELU_FFN = MemorySettings(activation="gelu", alpha=0.0, gamma="none", bias=0.0)
 
@@ -15,7 +15,7 @@ SMALL = {"d_model": 384, "heads": 6, "layers": 12, "slots": 1536}
 BASE = {"d_model": 768, "heads": 12, "layers": 12, "slots": 3072}
 LARGE = {"d_model": 1024, "heads": 16, "layers": 24, "slots": 4096}
 DIGITS = {"d_model": 64, "heads": 4, "layers": 2, "slots": 128, "image_size": 8, "patch_size": 2, "channels": 1}
-# Sizes of the presets, named as vision transformers are: S, B or L, and the edge of a patch.
+# Sizes of the presets, named like vision transformers: S, B or L, and the edge of a patch.
 SIZES: dict[str, dict[str, Any]] = {
     "digits": DIGITS | {"num_labels": 10},
     "s32": SMALL | {"patch_size": 32},
@@ -27,19 +27,20 @@ SIZES: dict[str, dict[str, Any]] = {
 
 
 class ReLUFormerImageConfig(MemoryConfig):
-    """What a ReLUFormer for images is made of.
+    """Configuration of a ReLUFormer for images.
 
     Its kinds of sites are ``encoder_self`` and ``ffn``; the default is ReLU attention with ``alpha = 1`` and the GELU
-    FFN of vision transformers. The fields that every model has are those of
+    FFN of vision transformers. Fields common to all models are described in
     :class:`~reluformer.models.base_configuration.MemoryConfig`. Presets are ``reluformer-`` and ``transformer-`` with
     ``digits``, ``s32``, ``s16``, ``b32``, ``b16`` or ``l16``.
 
     Args:
-        layers: Depth.
-        image_size: Edge of the images that positions are learned for, or height and width; others are interpolated.
+        layers: Number of layers.
+        image_size: Edge, or height and width, of the images whose positions are learned; for images of other sizes
+            positions are interpolated.
         patch_size: Edge of a patch.
-        channels: Of a pixel.
-        pooling: What the head sees: ``"class"`` for a learned token beside the patches, ``"mean"`` for their mean.
+        channels: Number of channels of a pixel.
+        pooling: Input of the head: ``"class"`` for a learned token beside the patches, ``"mean"`` for their mean.
     """
 
     model_type = "reluformer-image"
@@ -89,6 +90,6 @@ class ReLUFormerImageConfig(MemoryConfig):
 
     @property
     def tokens(self) -> int:
-        """What an image becomes: its patches, and the class token if there is one."""
+        """Number of tokens of an image: its patches, and the class token if there is one."""
         height, width = self.edges
         return height // self.patch_size * (width // self.patch_size) + (self.pooling == "class")

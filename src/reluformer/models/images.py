@@ -21,9 +21,9 @@ from reluformer.models.patches import PatchEmbedding
 
 @dataclass
 class ReLUFormerImageOutput(ImageClassifierOutput):
-    """What a Hugging Face classifier returns, and ``regularisation``: what the memories cost, weighted.
+    """Output of a Hugging Face classifier, and ``regularisation``: the weighted cost of the memories.
 
-    The loss contains it already. It is None outside training and where no regulariser is set.
+    The loss includes it already. It is None outside training and without a regulariser.
     """
 
     regularisation: Tensor | None = None
@@ -44,14 +44,14 @@ class _ImageModel(MemoryModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, PatchEmbedding):  # as large as the patches that they are added to or stand beside
+        if isinstance(module, PatchEmbedding):  # unit variance, as the embedded patches have
             init.normal_(module.positions)
             if module.class_token is not None:
                 init.normal_(module.class_token)
 
 
 class ReLUFormerImageModel(_ImageModel):
-    """Patches through layers of memories, without a head."""
+    """ReLUFormer for images without a head: patches through layers of memories."""
 
     def __init__(self, config: ReLUFormerImageConfig) -> None:
         super().__init__(config)
@@ -64,14 +64,14 @@ class ReLUFormerImageModel(_ImageModel):
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
-        """What embeds the patches."""
+        """The linear layer that embeds the patches."""
         return self.patches.project
 
     @can_return_tuple
     def forward(
         self, pixel_values: Tensor | None = None, output_hidden_states: bool | None = None, **more: Any
     ) -> _ModelOutput:
-        """States of the tokens of the images ``(B, channels, height, width)``, and ``pooler_output (B, width)``."""
+        """States of the tokens of images ``(B, channels, height, width)``, and ``pooler_output (B, width)``."""
         refuse_weights(self.config, more)
         if pixel_values is None:
             raise ValueError("pixel_values must be given")
@@ -89,7 +89,7 @@ class ReLUFormerImageModel(_ImageModel):
 
 
 class ReLUFormerForImageClassification(_ImageModel):
-    """ReLUFormer for images with a head over their classes: trains with ``labels (B,)``."""
+    """ReLUFormer for images with a head over classes: trains with ``labels (B,)``."""
 
     def __init__(self, config: ReLUFormerImageConfig) -> None:
         super().__init__(config)
@@ -105,9 +105,9 @@ class ReLUFormerForImageClassification(_ImageModel):
         num_items_in_batch: Tensor | int | None = None,
         **options: Any,
     ) -> ReLUFormerImageOutput:
-        """Logits ``(B, classes)`` of the images and, with labels, their loss, which in training has the regularisation.
+        """Logits ``(B, classes)`` of the images and, with labels, their loss; in training it includes regularisation.
 
-        Images of another size than the configuration's are taken too: the positions are interpolated.
+        Images may differ in size from those of the configuration: their positions are interpolated.
         """
         out = self.model(pixel_values, return_dict=True, **options)
         logits = self.classifier(out.pooler_output)
@@ -121,7 +121,7 @@ class ReLUFormerForImageClassification(_ImageModel):
 
 
 def image_processor(config: ReLUFormerImageConfig) -> ViTImageProcessorPil:
-    """From images to what a model of this configuration takes: its size, pixels from -1 to 1; to be saved with it."""
+    """Image processor for a model of this configuration: its size, pixels from -1 to 1; to be saved with the model."""
     height, width = config.edges
     half = [0.5] * config.channels
     return ViTImageProcessorPil(size={"height": height, "width": width}, image_mean=half, image_std=half)

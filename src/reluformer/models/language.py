@@ -1,4 +1,4 @@
-"""ReLUFormer for language: a decoder of memories that continues a text, as a Hugging Face model."""
+"""ReLUFormer for language: a decoder-only model of memories that continues a text, as a Hugging Face model."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -22,9 +22,9 @@ from reluformer.models.tokens import TokenStack
 
 @dataclass
 class ReLUFormerLanguageOutput(CausalLMOutputWithPast):
-    """What a Hugging Face language model returns, and ``regularisation``: what the memories cost, weighted.
+    """Output of a Hugging Face language model, and ``regularisation``: the weighted cost of the memories.
 
-    The loss contains it already. It is None outside training and where no regulariser is set.
+    The loss includes it already. It is None outside training and without a regulariser.
     """
 
     regularisation: Tensor | None = None
@@ -42,7 +42,7 @@ class _LanguageModel(MemoryModel):
 
 
 class ReLUFormerLanguageModel(TokenStack, _LanguageModel):
-    """Tokens through layers of memories, each of which sees those before it, without a head."""
+    """ReLUFormer for language without a head: tokens through layers of causal memories."""
 
     config: ReLUFormerLanguageConfig
 
@@ -64,10 +64,10 @@ class ReLUFormerLanguageModel(TokenStack, _LanguageModel):
         query_mask: Tensor | None = None,
         **more: Any,
     ) -> _ModelOutput:
-        """States of the tokens ``(B, N)``; the mask ``(B, past + N)`` is 0 where there is padding, on either side.
+        """States of the tokens ``(B, N)``; the mask ``(B, past + N)`` is 0 for padding, on either side.
 
-        ``query_mask (B, N)`` tells the regulariser which tokens are no padding. Where padding is on the right no token
-        sees it anyway, and this is cheaper than to mask it.
+        ``query_mask (B, N)`` tells the regulariser which tokens are not padding. It is cheaper than ``attention_mask``,
+        which padding on the right does not need: no token sees it anyway.
         """
         refuse_weights(self.config, more)
         if more.get("position_ids") is not None:
@@ -84,8 +84,8 @@ class ReLUFormerLanguageModel(TokenStack, _LanguageModel):
         x, rotate = self._enter(input_ids, inputs_embeds, mask, past)
         limit = None
         if past_key_values is not None and not (isinstance(past, int) and past == 0) and _is_static(past_key_values):
-            limit = torch.arange(x.shape[1], device=x.device) + past  # its keys go on past the last one written
-        layers = self.layers[: self.config.layers]  # fewer, while ``generate`` lets the first ones guess
+            limit = torch.arange(x.shape[1], device=x.device) + past  # it returns more keys than have been written
+        layers = self.layers[: self.config.layers]  # fewer while ``generate`` drafts tokens with the first layers
         x, seen, cost = encode(
             layers, x, self._regulariser, self.cost_of, mask, rotate, query_mask,
             limit=limit, past_key_values=past_key_values,
@@ -113,7 +113,7 @@ class ReLUFormerForCausalLM(_LanguageModel, GenerationMixin):
 
     @staticmethod
     def create_masks_for_generate(attention_mask: Tensor | None, **_: Any) -> Tensor | None:
-        """Leave the mask ``(B, N)`` as it is: ``generate`` would spread it for attention functions that need that."""
+        """Leave the mask ``(B, N)`` as it is: ``generate`` would expand it for attention functions that need that."""
         return attention_mask
 
     @can_return_tuple
@@ -126,18 +126,18 @@ class ReLUFormerForCausalLM(_LanguageModel, GenerationMixin):
         logits_to_keep: int | Tensor = 0,
         **options: Any,
     ) -> ReLUFormerLanguageOutput:
-        """Logits of the tokens that follow and, with labels ``(B, N)``, their mean loss (-100 is left out).
+        """Logits of the next tokens and, with labels ``(B, N)``, their mean loss (-100 is left out).
 
-        Labels are the tokens themselves, as in all of Hugging Face: those that follow are found here. The options are
-        those of :meth:`ReLUFormerLanguageModel.forward`. In training the loss includes the regularisation.
+        Labels are the input tokens themselves, as everywhere in Hugging Face: they are shifted here. In training the
+        loss includes the regularisation.
 
         Args:
             input_ids: Tokens ``(B, N)``.
-            attention_mask: ``(B, past + N)``, 0 where there is padding.
+            attention_mask: ``(B, past + N)``, 0 for padding.
             labels: ``(B, N)``.
-            num_items_in_batch: What the sum of the losses is divided by, where a batch is one of several.
-            logits_to_keep: Make those of so many last tokens alone, or of the tokens with these indices; 0 for all.
-            options: See above.
+            num_items_in_batch: Divisor of the sum of the losses, if the batch is one of several that make an update.
+            logits_to_keep: Number of last tokens to compute logits for, or the indices of tokens; 0 for all.
+            options: Options of :meth:`ReLUFormerLanguageModel.forward`.
         """
         if labels is not None:
             options["use_cache"] = False
@@ -161,5 +161,5 @@ class ReLUFormerForCausalLM(_LanguageModel, GenerationMixin):
 
 
 def _is_static(cache: Cache) -> bool:
-    """Whether the keys it returns go on past the last one written."""
+    """Whether the cache returns all its room, keys that have not been written included."""
     return bool(cache.layers) and bool(cache.layers[0].is_compileable)

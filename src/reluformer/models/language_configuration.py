@@ -10,7 +10,7 @@ from reluformer.models.configuration import RELU_FFN
 POSITIONS = ("none", "sinusoidal", "learned", "rotary")
 
 RELU_ATTENTION = MemorySettings()
-FORGET = {"forget": 0.0, "alpha": 0.0}  # a gate of one half to start with, as published; it bounds the keys that count
+FORGET = {"forget": 0.0, "alpha": 0.0}  # the gate starts at one half, as published, and bounds how many keys count
 PRO = {"query_key_norm": True, "token_shift": True, "norm": "rms", "output_gate": True}
 
 # Sizes of the presets: width, heads, layers, slots of the FFN, dropout.
@@ -22,10 +22,10 @@ SIZES = {
 
 
 def _families() -> dict[str, MemorySettings]:
-    """Softmax and ReLU, each plain, with a forget gate, with the parts of the Pro block, and with both."""
+    """Softmax and ReLU attention, each plain, with a forget gate, with the parts of the Pro block, and with both."""
     found = {}
     for name, plain in (("transformer", SOFTMAX_ATTENTION), ("reluformer", RELU_ATTENTION)):
-        # The norm of a head takes its gamma away: there is nothing to learn, but a start at unit mass to keep.
+        # The norm of a head cancels its gamma: there is nothing to learn, but it still starts rows at unit mass.
         pro = PRO if plain.gamma == "none" else PRO | {"gamma": "fixed"}
         for suffix, parts in (("", {}), ("-forget", FORGET), ("-pro", pro), ("-forget-pro", FORGET | pro)):
             found[f"{name}-lm{suffix}"] = dataclasses.replace(plain, **parts)
@@ -33,21 +33,21 @@ def _families() -> dict[str, MemorySettings]:
 
 
 class ReLUFormerLanguageConfig(MemoryConfig):
-    """What a ReLUFormer that continues a text is made of.
+    """Configuration of a ReLUFormer for language.
 
-    Its kinds of sites are ``decoder_self`` and ``ffn``; the default is ReLU attention and the paper's FFN. The fields
-    that every model has are those of :class:`~reluformer.models.base_configuration.MemoryConfig`. Presets are
-    ``reluformer-lm`` and ``transformer-lm``, each as it is or with ``-forget``, ``-pro`` or ``-forget-pro``, and then
+    Its kinds of sites are ``decoder_self`` and ``ffn``; the default is ReLU attention and the paper's FFN. Fields
+    common to all models are described in :class:`~reluformer.models.base_configuration.MemoryConfig`. Presets are
+    ``reluformer-lm`` and ``transformer-lm``, each plain or with ``-forget``, ``-pro`` or ``-forget-pro``, followed by
     ``-tiny``, ``-small`` or ``-base``.
 
     Args:
-        vocab_size: Tokens of the vocabulary.
-        layers: Depth.
-        positions: ``"none"``, ``"sinusoidal"``, ``"learned"`` or ``"rotary"``; None for none where a forget gate tells
-            near from far, and rotary where nothing else does.
-        max_position_embeddings: How many positions are learned; the others have no limit.
-        calibration_length: The length for which gamma starts at unit mass; :func:`~reluformer.memory.calibrate` sets
-            it from a batch instead.
+        vocab_size: Size of the vocabulary.
+        layers: Number of layers.
+        positions: ``"none"``, ``"sinusoidal"``, ``"learned"`` or ``"rotary"``; None for ``"none"`` with a forget gate,
+            which tells near from far, and ``"rotary"`` without.
+        max_position_embeddings: Number of learned positions; the other kinds have no limit.
+        calibration_length: Sequence length for which gamma starts at unit mass; :func:`~reluformer.memory.calibrate`
+            sets gamma from a batch instead.
     """
 
     model_type = "reluformer-language"
@@ -88,5 +88,5 @@ class ReLUFormerLanguageConfig(MemoryConfig):
 
     @property
     def layer_types(self) -> list[str] | None:
-        """What a cache has to keep for each layer: a token shift needs the token before, as a convolution does."""
+        """Kind of cache that each layer needs: a token shift needs the token before, as a convolution does."""
         return ["hybrid"] * self.layers if self.memory("decoder_self").token_shift else None

@@ -1,4 +1,4 @@
-"""Layers: memories with their residuals, norms and dropout."""
+"""Layers: memories with residual connections, norms and dropout."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +15,7 @@ from reluformer.ops import AttentionStats
 
 
 class Sublayer(nn.Module):
-    """A memory on the residual stream: ``x + dropout(memory(norm(x)))``, or with the norm after the sum."""
+    """A memory on the residual stream: ``x + dropout(memory(norm(x)))``, or ``norm(x + dropout(memory(x)))``."""
 
     def __init__(self, config: MemoryConfig, memory: Attention | KeyValueMemory) -> None:
         super().__init__()
@@ -25,7 +25,7 @@ class Sublayer(nn.Module):
         self.before = config.norm_order == "pre"
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, AttentionStats | None]:
-        """The stream after the sublayer, and the memory's statistics if it was asked for them."""
+        """The stream after the sublayer and, if asked, the statistics of the memory."""
         out = self.memory(self.norm(x) if self.before else x, *args, **kwargs)
         out, stats = out if isinstance(out, tuple) else (out, None)
         x = x + F.dropout(out, self.dropout, self.training)
@@ -33,7 +33,7 @@ class Sublayer(nn.Module):
 
 
 def last_norm(config: MemoryConfig) -> nn.Module:
-    """What follows the last layer: where every layer norms what leaves it, nothing."""
+    """Norm after the last layer: the identity where every layer norms its own output."""
     return nn.LayerNorm(config.d_model, config.norm_eps) if config.norm_order == "pre" else nn.Identity()
 
 
@@ -87,7 +87,7 @@ class CausalLayer(EncoderLayer):
         return super().forward(x, **options)
 
     def _store(self, cache: Cache) -> Store:
-        """Keys and values grow, and whoever finds none looks at its own: a static cache would return its room, too."""
+        """Append keys and values to the cache; the first call gets back its own, not all the room of a static one."""
 
         def store(make: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
             made = make()
@@ -98,7 +98,7 @@ class CausalLayer(EncoderLayer):
         return store
 
     def _carry(self, cache: Any) -> Carry:
-        """What a token shift needs of the token before is kept as that of a convolution is."""
+        """Keep what a token shift needs of the token before, in the place of a convolution's state."""
 
         def carry(kv: Tensor) -> Tensor | None:
             layer = cache.layers[self.index] if self.index < len(cache.layers) else None
@@ -133,7 +133,7 @@ class DecoderLayer(GradientCheckpointingLayer):
         cross_options: dict[str, Any],
         past_key_values: Cache | None = None,
     ) -> tuple[Tensor, AttentionStats | None, AttentionStats | None]:
-        """The stream after the layer, and the statistics of both attentions, to which the options go."""
+        """The stream after the layer and the statistics of both attentions, each with its own options."""
         own, other = (None, None) if past_key_values is None else self._stores(past_key_values)
         x, self_stats = self.self_attention(x, store=own, **self_options)
         x, cross_stats = self.cross_attention(x, source, store=other, **cross_options)
@@ -142,7 +142,7 @@ class DecoderLayer(GradientCheckpointingLayer):
         return x, self_stats, cross_stats
 
     def _stores(self, cache: Any) -> tuple[Store, Store]:
-        """How keys and values are kept: the target's grow, the source's are made once."""
+        """Stores of the two attentions: the keys and values of the target grow, those of the source are made once."""
         index = self.index
 
         def own(make: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

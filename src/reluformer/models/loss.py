@@ -7,11 +7,11 @@ from torch import Tensor
 
 TokenLosses = Callable[..., tuple[Tensor, Tensor]]
 
-IGNORED = -100  # a label that is none, as in PyTorch's own losses
+IGNORED = -100  # label that is left out, as in PyTorch's own losses
 
 
 def with_cost(loss: Tensor, cost: Tensor | None, labels: Tensor, items: Tensor | int | None) -> Tensor:
-    """A loss with the regularisation of its batch, which counts by its share of the ``items`` of an update."""
+    """The loss plus the regularisation of its batch, weighted by the share it has in the ``items`` of an update."""
     if cost is None:
         return loss
     return loss + (cost if items is None else cost * (labels != IGNORED).sum() / items)
@@ -22,8 +22,8 @@ def token_losses(
 ) -> tuple[Tensor, Tensor]:
     """Cross-entropy of the labels ``(B, N)`` under ``logits (B, N, V)``, in float32: with label smoothing, and without.
 
-    A label of -100 is left out. The mean over labels, or their sum divided by ``items``: a batch may be one of several
-    that make an update. What is without smoothing is to be looked at, and has no gradient of its own.
+    Labels of -100 are left out. Each is the mean over labels, or their sum divided by ``items`` where a batch is one of
+    several that make an update. The one without smoothing is for monitoring, and is detached.
     """
     if labels.shape != logits.shape[:-1]:
         raise ValueError(

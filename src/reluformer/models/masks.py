@@ -1,4 +1,4 @@
-"""Masks of padding, and whether they are needed."""
+"""Padding masks, and whether they are needed."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 def needed(mask: Tensor | None, shape: Sequence[int | Tensor] = (), name: str = "attention_mask") -> Tensor | None:
-    """The mask as booleans, or None where nothing is masked: the kernels without masks are faster.
+    """The mask as booleans, or None if nothing is masked, since kernels without masks are faster.
 
-    To look is to wait for the GPU, so training does not, and what is compiled or recorded cannot. ``shape`` says of how
-    many sequences and tokens it must be.
+    Looking into the mask waits for the GPU, so training does not look, and compiled or recorded code cannot. ``shape``
+    is the number of sequences and tokens that the mask must have.
     """
     if mask is None:
         return None

@@ -1,4 +1,4 @@
-"""From pixels to tokens: an image in patches, each a linear map of its pixels, and where it stands."""
+"""From pixels to tokens: a linear map of the pixels of every patch, plus its position."""
 
 import torch
 import torch.nn.functional as F
@@ -8,9 +8,9 @@ from reluformer.models.image_configuration import ReLUFormerImageConfig
 
 
 class PatchEmbedding(nn.Module):
-    """Embeds the patches of an image, with learned positions, behind a class token if the configuration has one.
+    """Embeds the patches of an image, with learned positions, after a class token if the configuration has one.
 
-    The class token needs no position: it is learned, and so would that be.
+    The class token has no position: both would be learned, and one is enough.
     """
 
     def __init__(self, config: ReLUFormerImageConfig) -> None:
@@ -41,7 +41,7 @@ class PatchEmbedding(nn.Module):
         return torch.cat([self.class_token.to(x.dtype).expand(len(x), 1, -1), x], dim=1)
 
     def _positions(self, rows: int, columns: int) -> Tensor:
-        """Those of a grid, ``(rows, columns, width)``: as learned, or in between where the image has another size."""
+        """Positions of a grid, ``(rows, columns, width)``: as learned, or interpolated for an image of another size."""
         if (rows, columns) == self.grid:
             return self.positions
         learned = self.positions.permute(2, 0, 1)[None]  # (1, width, rows, columns)

@@ -1,4 +1,4 @@
-"""Where a token stands: added to its embedding, or turned into its queries and keys."""
+"""Positions of tokens: added to their embeddings, or applied to queries and keys as rotations."""
 
 import torch
 from torch import Tensor, nn
@@ -9,20 +9,20 @@ BASE = 10000.0
 
 
 def positions_of(mask: Tensor | None, past: int | Tensor, n: int, device: torch.device) -> Tensor:
-    """Positions of the last ``n`` tokens, ``(B, N)`` or ``(1, N)``: padding on either side does not count."""
+    """Positions of the last ``n`` tokens, ``(B, N)`` or ``(1, N)``; padding on either side is not counted."""
     if mask is None:
         return (torch.arange(n, device=device) + past)[None]
     return (mask.long().cumsum(-1) - 1).clamp_min(0)[:, -n:]
 
 
 def angles(position: Tensor, width: int) -> Tensor:
-    """Positions ``(B, N)`` times a geometric row of frequencies: ``(B, N, width / 2)``, in float32."""
+    """Positions ``(B, N)`` times a geometric series of frequencies: ``(B, N, width / 2)``, in float32."""
     half = torch.arange(0, width, 2, device=position.device, dtype=torch.float32)
     return position[..., None].float() * BASE ** (-half / width)
 
 
 class Positions(nn.Module):
-    """Embeddings of positions to add to those of tokens; rotary positions have none to add."""
+    """Adds embeddings of positions to those of tokens; rotary positions have none to add."""
 
     def __init__(self, kind: str, width: int, length: int) -> None:
         super().__init__()
@@ -50,16 +50,16 @@ class Positions(nn.Module):
 
 
 def turns(position: Tensor, head_dim: int) -> Tensor:
-    """Angles ``(..., D / 2)`` by which rotary positions ``(...)`` turn a channel of one half with that of the other.
+    """Angles ``(..., D / 2)`` by which rotary positions ``(...)`` rotate pairs of channels, one from either half.
 
-    The first channel turns slowest: a centred memory takes it for a constant, and the one that turns with it is left
-    alone, which is no matter where both hardly turn.
+    The first channel turns slowest: a memory with a constant channel overwrites it after the rotation, which leaves the
+    channel that it is paired with alone, and hardly matters where both hardly turn.
     """
     return angles(position, head_dim).flip(-1)
 
 
 def rotation(position: Tensor, head_dim: int) -> Rotation:
-    """Turn queries and keys of these positions ``(B, N)``, so that their products depend on distances alone."""
+    """Rotation of queries and keys by their positions ``(B, N)``, so that products depend on distances alone."""
     turn = turns(position, head_dim)[:, None]  # (B, 1, N, D / 2)
     cos, sin = turn.cos(), turn.sin()
 

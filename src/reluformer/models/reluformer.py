@@ -25,9 +25,9 @@ from reluformer.models.tokens import TokenStack
 
 @dataclass
 class ReLUFormerOutput(Seq2SeqLMOutput):
-    """What a Hugging Face encoder-decoder returns, and ``regularisation``: what the memories cost, weighted.
+    """Output of a Hugging Face encoder-decoder, and ``regularisation``: the weighted cost of the memories.
 
-    The loss contains it already. It is None outside training and where no regulariser is set.
+    The loss includes it already. It is None outside training and without a regulariser.
     """
 
     regularisation: Tensor | None = None
@@ -44,7 +44,7 @@ class _ModelOutput(Seq2SeqModelOutput):
 
 
 class ReLUFormerPreTrainedModel(CompressedMixin, MemoryModel):
-    """What encoder, decoder and the whole have in common."""
+    """Base class of the encoder, the decoder and the whole model."""
 
     config: ReLUFormerConfig
     config_class = ReLUFormerConfig
@@ -52,13 +52,13 @@ class ReLUFormerPreTrainedModel(CompressedMixin, MemoryModel):
 
 
 class _Side(TokenStack, ReLUFormerPreTrainedModel):
-    """What source and target have in common."""
+    """Base class of the encoder and the decoder."""
 
     config: ReLUFormerConfig
 
 
 class Encoder(_Side):
-    """The source, read."""
+    """Reads the source."""
 
     def __init__(self, config: ReLUFormerConfig, embed_tokens: nn.Embedding) -> None:
         super().__init__(config, embed_tokens, [EncoderLayer(config) for _ in range(config.encoder_layers)])
@@ -73,7 +73,7 @@ class Encoder(_Side):
         shift: Tensor | None = None,
         **_: Any,
     ) -> _EncoderOutput:
-        """Read the tokens ``(B, N)``; padding is 0 in the mask."""
+        """States of the tokens ``(B, N)``; the mask is 0 for padding."""
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         mask = self._needed(attention_mask, input_ids, inputs_embeds)
@@ -85,7 +85,7 @@ class Encoder(_Side):
 
 
 class Decoder(_Side):
-    """The target, written, looking at the source."""
+    """Writes the target, attending to the source."""
 
     entries: ClassVar[tuple[str, str]] = ("decoder_input_ids", "decoder_inputs_embeds")
     mask_name: ClassVar[str] = "decoder_attention_mask"
@@ -105,7 +105,7 @@ class Decoder(_Side):
         query_mask: Tensor | None = None,
         shift: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...] | None, Tensor | None]:
-        """States ``(B, N, width)`` of the last tokens, of all layers if asked, and the regularisation."""
+        """Last states ``(B, N, width)`` of the tokens, those of all layers if asked, and the regularisation."""
         past: int | Tensor = 0 if past_key_values is None else past_key_values.get_seq_length()
         mask = self._needed(attention_mask, input_ids, inputs_embeds, past)
         x, rotate = self._enter(input_ids, inputs_embeds, mask, past, shift)
@@ -113,7 +113,7 @@ class Decoder(_Side):
         if query_mask is None and mask is not None:
             query_mask = mask[:, -n:]
         limit = None
-        if past_key_values is not None and _is_static(past_key_values):  # its keys go on past the last one written
+        if past_key_values is not None and _is_static(past_key_values):  # it returns more keys than have been written
             limit = torch.arange(n, device=x.device) + past
         source_mask = needed(source_mask, source.shape[:2])
         regulariser = self._regulariser
@@ -140,7 +140,7 @@ class Decoder(_Side):
 
 
 class ReLUFormerModel(ReLUFormerPreTrainedModel):
-    """Encoder and decoder, without a head."""
+    """ReLUFormer without a head: encoder and decoder."""
 
     _tied_weights_keys = {  # noqa: RUF012, as the base class has it
         "encoder.embed_tokens.weight": "shared.weight",
@@ -160,7 +160,7 @@ class ReLUFormerModel(ReLUFormerPreTrainedModel):
         return self.shared
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace them everywhere."""
+        """Replace the embeddings of the model, its encoder and its decoder."""
         self.shared = self.encoder.embed_tokens = self.decoder.embed_tokens = value  # type: ignore[assignment]
 
     @can_return_tuple
@@ -179,17 +179,17 @@ class ReLUFormerModel(ReLUFormerPreTrainedModel):
         decoder_query_mask: Tensor | None = None,
         **more: Any,
     ) -> _ModelOutput:
-        """As Hugging Face's encoder-decoders: tokens in, states out.
+        """States of the target's tokens; arguments as in the encoder-decoders of Hugging Face.
 
-        ``decoder_query_mask (B, N)`` tells the regulariser which tokens of the target are no padding. Where padding is
-        on the right no token sees it anyway, and this is cheaper than to mask it.
+        ``decoder_query_mask (B, N)`` tells the regulariser which tokens of the target are not padding. It is cheaper
+        than ``decoder_attention_mask``, which padding on the right does not need: no token sees it anyway.
         """
         refuse_weights(self.config, more)
         output_hidden_states = (
             self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         )
         shift, fresh = None, encoder_outputs is None and past_key_values is None
-        # Of source and target alike, which keeps them side by side; so not where the source has been read already.
+        # One shift for source and target, which keeps them aligned; so none where the source has been read already.
         if self.training and self.config.position_shift and fresh:
             shift = torch.randint(self.config.position_shift + 1, (), device=self.device)
         if encoder_outputs is None:
@@ -253,7 +253,7 @@ class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, SteppingMixi
 
     @staticmethod
     def create_masks_for_generate(attention_mask: Tensor | None, **_: Any) -> Tensor | None:
-        """Leave the mask ``(B, N)`` as it is: ``generate`` would spread it for attention functions that need that."""
+        """Leave the mask ``(B, N)`` as it is: ``generate`` would expand it for attention functions that need that."""
         return attention_mask
 
     def get_encoder(self, *_: Any, **__: Any) -> Encoder:
@@ -280,8 +280,8 @@ class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, SteppingMixi
         decoder_input_ids: Tensor | None = None,
         labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        encoder_outputs: Any = None,  # by name: ``generate`` refuses what it does not find here,
-        decoder_attention_mask: Tensor | None = None,  # and ``Trainer`` drops such columns
+        encoder_outputs: Any = None,  # these two are named since ``generate`` refuses arguments not listed here,
+        decoder_attention_mask: Tensor | None = None,  # and ``Trainer`` drops their columns
         **options: Any,
     ) -> ReLUFormerOutput:
         """Logits of the target's tokens and, with labels ``(B, N)``, their mean loss (-100 is left out).
@@ -321,7 +321,7 @@ class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, SteppingMixi
         )
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Labels moved one to the right, behind the start token; left-out ones become padding."""
+        """Labels shifted right by one, after the start token; labels of -100 become padding."""
         first, pad = self.config.decoder_start_token_id, self.config.pad_token_id
         if first is None or pad is None:
             raise ValueError(f"decoder_start_token_id and pad_token_id must be set, got {first} and {pad}")
@@ -329,7 +329,7 @@ class ReLUFormerForConditionalGeneration(ReLUFormerPreTrainedModel, SteppingMixi
 
 
 def _is_static(cache: EncoderDecoderCache) -> bool:
-    """Whether the keys it returns go on past the last one written."""
+    """Whether the cache returns all its room, keys that have not been written included."""
     layers = cache.self_attention_cache.layers
     return bool(layers) and (
         bool(layers[0].is_compileable) or (isinstance(layers[0], StoredLayer) and layers[0].store.recorded)

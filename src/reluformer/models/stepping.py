@@ -1,12 +1,12 @@
-"""Fast decoding: keys and values in one place, and on a GPU the whole step as a CUDA graph.
+"""Fast decoding: keys and values in one tensor and, on a GPU, the whole step as a CUDA graph.
 
-A step of decoding is hundreds of tiny kernels, and launching them one after another takes longer than running them.
-Here the second step of a batch is recorded, and every further one is a single launch. Recorded kernels read and write
-the addresses they were recorded with, so keys and values stay where they are, with room for more, and how many there
-are is a number on the device.
+A decoding step is hundreds of tiny kernels, and launching them one after another takes longer than running them. Here
+the second step of a batch is recorded, and every later one is a single launch. Recorded kernels read and write the
+addresses they were recorded with, so keys and values stay in place, with room for more, and their number is kept on the
+device.
 
-Without a GPU there is nothing to record. But to keep room for more is faster there, too, than to copy all keys at every
-step. Beams of one source need not exchange the keys of that source, nor those of the words that they have in common.
+Without a GPU there is nothing to record, but keeping room for more is still faster than copying all keys at every step.
+Beams of one source need not exchange the keys of that source, nor those of the words that they have in common.
 """
 
 from collections.abc import Callable
@@ -21,17 +21,17 @@ from transformers.generation.configuration_utils import GenerationMode
 
 from reluformer.models.masks import needed
 
-ROOM = 256  # keys there is room for at first, if there can be so many; twice as many whenever they are used up
-NEVER = 2**62  # where a row and itself part
+ROOM = 256  # keys to make room for at first, or fewer if the maximum length is less; doubled when used up
+NEVER = 2**62  # position at which a row differs from itself
 
 
 class _Kin:
-    """Where the rows of one source part: most of what beams have written they have in common.
+    """Tracks where the rows of one source part, since beams have most of what they have written in common.
 
     Args:
-        rows: Of the batch.
-        shared: How many of them, one after another, have one source.
-        device: Where they are.
+        rows: Number of rows of the batch.
+        shared: Number of consecutive rows that share a source.
+        device: Device of the row indices.
     """
 
     def __init__(self, rows: int, shared: int, device: torch.device) -> None:
@@ -40,18 +40,18 @@ class _Kin:
         self.parted = self.itself.long() * NEVER  # the first position where two may differ
 
     def follow(self, rows: Tensor, seen: int) -> int:
-        """Let rows ``(B,)`` take the places of all; returns the first of ``seen`` positions where one then differs."""
+        """Replace the batch by its rows ``(B,)``; return the first of ``seen`` positions where any place changes."""
         shared = self.parted.shape[1]
         parents = rows.view(-1, shared) % shared  # (S, shared)
         first = self.parted.gather(2, parents[:, :, None]).min()
         of_first = self.parted.gather(1, parents[:, :, None].expand_as(self.parted))
         of_both = of_first.gather(2, parents[:, None, :].expand_as(self.parted))
-        # Two rows that go on from one differ from the next position on.
+        # Two rows that continue the same one differ from the next position on.
         self.parted = of_both.clamp_max(seen).masked_fill(self.itself, NEVER)
         return min(int(first), seen)
 
     def keep(self, sources: Tensor) -> None:
-        """Go on with some of the sources alone."""
+        """Continue with these sources only."""
         self.itself, self.parted = self.itself[: len(sources)], self.parted[sources]
 
 
@@ -62,15 +62,15 @@ class _Store:
         self.layers, self.recorded, self.room, self.shared = layers, recorded, room, shared
         self.tensor: Tensor | None = None
         self.kin: _Kin | None = None
-        self.seen = 0  # tokens, as the host knows it
+        self.seen = 0  # number of tokens, on the host
         self.recording = False
 
     def fit(self, tokens: int, like: Tensor) -> bool:
-        """Make room for more tokens; True if keys and values had to move."""
+        """Make room for more tokens; return True if keys and values had to move."""
         needed = self.seen + tokens
         if self.tensor is None:
             b, h, _, d = like.shape
-            make = like.new_zeros if self.recorded else like.new_empty  # recorded steps read what is not written yet
+            make = like.new_zeros if self.recorded else like.new_empty  # recorded steps read all the room
             self.tensor = make(self.layers, 2, b, h, max(self.room, needed + 1), d)
             self.position = torch.zeros(1, dtype=torch.long, device=like.device)  # of the next token
             return True
@@ -81,7 +81,7 @@ class _Store:
         return True
 
     def write(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Add the next tokens' ``(B, H, n, D)``; returns all there are, or, to be recorded, all there is room for."""
+        """Append keys and values ``(B, H, n, D)``; return all there are or, if steps are recorded, all the room."""
         n = keys.shape[2]
         if not self.recording:
             self.fit(n if layer == 0 else 0, keys)
@@ -101,16 +101,16 @@ class _Store:
         return kept[0], kept[1]
 
     def reset(self) -> None:
-        """Begin again, with whatever batch comes."""
+        """Start over, for a batch of any size."""
         self.tensor = self.kin = None
         self.seen = 0
 
     def used(self) -> Tensor | None:
-        """What has been written."""
+        """The part of the tensor that has been written; None if there is none."""
         return None if self.tensor is None else self.tensor[..., : self.seen, :]
 
     def reorder(self, rows: Tensor) -> None:
-        """Replace the batch by these rows of it; those of one source stay among themselves."""
+        """Replace the batch by these rows of it; no row may move to another source if sources are shared."""
         used = self.used()
         if used is None:
             return
@@ -123,7 +123,7 @@ class _Store:
             changed.copy_(changed.index_select(2, rows.to(changed.device)))
 
     def keep(self, sources: Tensor) -> None:
-        """Go on with the rows of some sources alone."""
+        """Continue with the rows of these sources only."""
         assert self.tensor is not None
         rows = (sources[:, None] * self.shared + torch.arange(self.shared, device=sources.device)).flatten()
         self.tensor = self.tensor.index_select(2, rows.to(self.tensor.device))
@@ -132,7 +132,7 @@ class _Store:
 
 
 class StoredLayer(DynamicLayer):
-    """What one layer sees of the store."""
+    """View of the store for one layer, as a layer of a Hugging Face cache."""
 
     is_croppable = False
 
@@ -145,45 +145,45 @@ class StoredLayer(DynamicLayer):
         used = self.store.used()
         return None if used is None else used[self.index, which]
 
-    # The base class keeps these itself, and begins with None.
+    # Setters that do nothing: the base class sets both to None at first.
     keys = property(lambda self: self._used(0), lambda self, _: None)
     values = property(lambda self: self._used(1), lambda self, _: None)
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Add keys and values."""
+        """Append keys and values."""
         return self.store.write(self.index, key_states, value_states)
 
     def get_seq_length(self) -> Any:
-        """How many tokens there are: on the device while a step is recorded, since that goes on counting."""
+        """Number of tokens: while a step is recorded, the counter on the device, which replays go on increasing."""
         return self.store.position if self.store.recording else self.store.seen
 
     def reset(self) -> None:
-        """Forget all tokens of all layers."""
+        """Drop the tokens of all layers."""
         self.store.reset()
 
     def crop(self, *_: Any, **__: Any) -> None:
-        """Nothing takes tokens back in the ways of decoding that use this cache."""
+        """Not implemented: no decoding method that uses this cache takes tokens back."""
         raise NotImplementedError("a StepCache cannot be cropped: give generate() a DynamicCache")
 
     def batch_select_indices(self, *_: Any, **__: Any) -> None:
-        """Nor does anything leave single rows of the batch out."""
+        """Not implemented: no decoding method that uses this cache drops single rows of the batch."""
         raise NotImplementedError("a StepCache keeps all rows of a source: give generate() a DynamicCache")
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Follow the beams, all layers at once."""
+        """Reorder the beams, in all layers at once."""
         if self.index == 0:
             self.store.reorder(beam_idx)
 
 
 class StepCache(EncoderDecoderCache):
-    """A cache of an encoder-decoder for decoding step by step.
+    """Cache of an encoder-decoder for decoding step by step.
 
     Args:
-        layers: Of the decoder.
-        recorded: Whether steps are to be recorded and replayed, which takes a GPU.
+        layers: Number of decoder layers.
+        recorded: Whether to record and replay steps, which takes a GPU.
         padded: Whether the source needs its mask.
-        shared: How many rows of the batch, one after another, have one source, as beams do: its keys are kept once.
-        room: Tokens to make room for at first.
+        shared: Number of consecutive rows of the batch that share a source, as beams do: its keys are kept once.
+        room: Number of tokens to make room for at first.
     """
 
     def __init__(
@@ -197,21 +197,21 @@ class StepCache(EncoderDecoderCache):
         self._graph: Any = None
 
     def reset(self) -> None:
-        """Forget everything; what was recorded had the addresses of what is gone."""
+        """Drop everything, the recorded step included: its addresses are no longer valid."""
         super().reset()
         self.cross_attention_cache = DynamicCache()  # transformers up to 5.17 leaves zeros in one that is reset
         self._graph = None
 
     def can_step(self, ids: Tensor | None, options: dict[str, Any]) -> bool:
-        """Whether a call of the model asks for one token more and nothing else, which can be recorded."""
+        """Whether a call of the model asks for one more token and nothing else, and so can be replayed."""
         more = ("decoder_attention_mask", "decoder_inputs_embeds", "output_hidden_states")
         alone = ids is not None and ids.shape[1] == 1 and options.get("encoder_outputs") is not None
         return alone and self.recorded and self.store.seen > 0 and all(options.get(name) is None for name in more)
 
     def step(self, ids: Tensor, decode: Callable[[Tensor], Tensor]) -> Tensor:
-        """Logits ``(B, 1, V)`` of the tokens that follow ``ids (B, 1)``, in a place that the next step writes to again.
+        """Logits ``(B, 1, V)`` of the tokens that follow ``ids (B, 1)``, in a tensor that the next step overwrites.
 
-        ``decode`` computes them with this cache; it is recorded when called first, and when the keys had to move.
+        ``decode`` computes them with this cache; it is recorded the first time, and again when the keys have moved.
         """
         store = self.store
         assert store.tensor is not None
@@ -228,7 +228,7 @@ class StepCache(EncoderDecoderCache):
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         self.store.recording = True
-        # Not torch.cuda.graph(), which collects garbage and empties the allocator's caches first, for every batch.
+        # Not torch.cuda.graph(), which would collect garbage and empty the allocator's caches for every batch.
         try:
             with torch.cuda.stream(stream):
                 self._graph.capture_begin(capture_error_mode="thread_local")
@@ -241,11 +241,11 @@ class StepCache(EncoderDecoderCache):
         torch.cuda.current_stream().wait_stream(stream)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Follow the beams. Those of one source share its keys, which stay where they are."""
+        """Reorder the beams. Those of one source share its keys, which stay where they are."""
         self.store.reorder(beam_idx)
 
     def keep(self, sources: Tensor) -> None:
-        """Go on with some of the sources alone, all ``shared`` rows of each; the next step is recorded anew."""
+        """Continue with these sources only, all ``shared`` rows of each; the next step is recorded anew."""
         self.store.keep(sources)
         layers: Any = self.cross_attention_cache.layers
         for layer in layers:
@@ -255,7 +255,7 @@ class StepCache(EncoderDecoderCache):
 
 
 class SteppingMixin(GenerationMixin):
-    """``generate`` with a :class:`StepCache`, unless somebody chooses another."""
+    """``generate`` with a :class:`StepCache`, unless the caller chooses another cache."""
 
     config: Any
     device: Any
@@ -263,23 +263,23 @@ class SteppingMixin(GenerationMixin):
     def _prepare_cache_for_generation(  # type: ignore[override]
         self, generation_config: Any, model_kwargs: dict[str, Any], generation_mode: GenerationMode, *args: Any
     ) -> None:
-        """What ``generate`` asks for; where it leaves the choice to the model, what decodes fastest."""
+        """Prepare the cache that ``generate`` asks for or, if the choice is left to the model, the fastest one."""
         chosen = model_kwargs.get("past_key_values") is not None or generation_config.cache_implementation is not None
-        chosen = chosen or bool(generation_config.is_assistant)  # whose tokens are taken back where they were wrong
+        chosen = chosen or bool(generation_config.is_assistant)  # rejected tokens of an assistant are taken back
         base: Any = super()
         base._prepare_cache_for_generation(generation_config, model_kwargs, generation_mode, *args)
         plain = generation_mode in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE) or "beam" in generation_mode
         if plain and not chosen and model_kwargs.get("past_key_values") is not None and self.config.decoder_layers:
             padded = needed(model_kwargs.get("attention_mask")) is not None
             shared = max(generation_config.num_beams, generation_config.num_return_sequences)
-            room = min(ROOM, generation_config.max_length)  # thousands of short sentences would fill a GPU with room
+            room = min(ROOM, generation_config.max_length)  # unused room of thousands of short sentences fills a GPU
             cache = StepCache(self.config.decoder_layers, self._can_record(), padded, shared, room)
             model_kwargs["past_key_values"] = cache
 
     def _can_record(self) -> bool:
         return (
             self.device.type == "cuda"
-            and self.config.positions != "learned"  # which looks whether positions are known
-            and not torch.is_autocast_enabled("cuda")  # whose copies of the weights would be recorded with it
+            and self.config.positions != "learned"  # they check their range on the host
+            and not torch.is_autocast_enabled("cuda")  # its copies of the weights would be recorded too
             and not hasattr(self, "hf_device_map")
         )

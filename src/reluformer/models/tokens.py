@@ -1,4 +1,4 @@
-"""What models of tokens have in common: embeddings, positions, layers and a last norm."""
+"""Base class of models of tokens: embeddings, positions, layers and a last norm."""
 
 import math
 from collections.abc import Iterable
@@ -12,16 +12,16 @@ from reluformer.models.layers import last_norm
 from reluformer.models.masks import needed
 from reluformer.models.positions import Positions, positions_of, rotation
 
-SIZES = (("batch", "tokens"), ("batch", "tokens", "d_model"))  # of tokens, and of their embeddings
+SIZES = (("batch", "tokens"), ("batch", "tokens", "d_model"))  # dimensions of tokens, and of their embeddings
 
 
 class TokenStack(MemoryModel):
-    """Layers over tokens; the configuration has ``positions`` and ``max_position_embeddings``."""
+    """Layers over tokens; the configuration must have ``positions`` and ``max_position_embeddings``."""
 
     config: Any
     main_input_name = "input_ids"
-    entries: ClassVar[tuple[str, str]] = ("input_ids", "inputs_embeds")  # what a user calls what enters,
-    mask_name: ClassVar[str] = "attention_mask"  # and its mask
+    entries: ClassVar[tuple[str, str]] = ("input_ids", "inputs_embeds")  # names of the inputs in error messages,
+    mask_name: ClassVar[str] = "attention_mask"  # and of their mask
 
     def __init__(self, config: Any, embed_tokens: nn.Embedding, layers: Iterable[nn.Module]) -> None:
         super().__init__(config)
@@ -40,7 +40,7 @@ class TokenStack(MemoryModel):
         inputs_embeds: Tensor | None,
         past: int | Tensor = 0,
     ) -> Tensor | None:
-        """The mask ``(B, past + N)`` of what enters, where there is padding."""
+        """The padding mask ``(B, past + N)`` of the inputs, or None if it is not needed; shapes are checked."""
         shape: tuple[int | Tensor, ...] = ()
         for name, x, sizes in zip(self.entries, (input_ids, inputs_embeds), SIZES, strict=True):
             if x is not None:
@@ -57,9 +57,9 @@ class TokenStack(MemoryModel):
         past: int | Tensor = 0,
         shift: Tensor | None = None,
     ) -> tuple[Tensor, Rotation | None]:
-        """What enters the first layer, ``(B, N, width)``, and how its positions turn queries and keys, if they do.
+        """Input of the first layer, ``(B, N, width)``, and the rotation of queries and keys if positions are rotary.
 
-        ``shift ()`` is where positions begin.
+        ``shift ()`` is added to all positions.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError(f"give either {self.entries[0]} or {self.entries[1]}, and not both")

@@ -1,4 +1,4 @@
-"""Seeing inside a model: what each of its memories did on a batch, as numbers and as maps."""
+"""Reports on the inside of a model: what each of its memories does on a batch, as numbers and as maps."""
 
 from reluformer.report.maps import AttentionMap, HeadChoice, attention_maps
 from reluformer.report.measure import memory_report

@@ -1,4 +1,4 @@
-"""The options of ``reluformer inspect``: parse, measure, print, keep."""
+"""The command ``reluformer inspect``: parse the options, measure, print and save."""
 
 import dataclasses
 import json
@@ -19,8 +19,8 @@ from reluformer.report.maps import MOST_TOKENS, AttentionMap, HeadChoice, attent
 from reluformer.report.measure import memory_report
 from reluformer.report.watch import places
 
-LONGEST = 1 << 20  # bytes of a text: a model would take days for it, and a pipe may have no end
-_FILE = re.compile(r"\S+\.(txt|md|jsonl?|csv|tsv)")  # what no sentence looks like
+LONGEST = 1 << 20  # most bytes of a text: a model would take days for more, and a pipe may have no end
+_FILE = re.compile(r"\S+\.(txt|md|jsonl?|csv|tsv)")  # the name of a file: no sentence looks like this
 
 
 def inspect(
@@ -39,7 +39,7 @@ def inspect(
     out: Annotated[Path | None, typer.Option(help="folder for report.json and the attention maps")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the report as JSON, and nothing else")] = False,
 ) -> None:
-    """What every memory of a model does with a text: mass, entropy, sparsity, and maps of its attention."""
+    """Show what every memory of a model does with a text: mass, entropy, sparsity, and maps of its attention."""
     source = _read("TEXT", text)
     wanted = None if target is None else _read("--target", target)
     choices = _choices(heads, out)
@@ -60,7 +60,7 @@ def inspect(
         batch, said = _batch(tokenizer, network, source, wanted)
         maps = [] if out is None else _maps(tokenizer, network, batch, choices)
         report = memory_report(network, batch)
-    except ValueError as error:  # a head that is not there, a text that is too long: it says what
+    except ValueError as error:  # a head that does not exist or a text that is too long, as its message says
         raise typer.BadParameter(str(error)) from None
     about = {"model": name_of(Path(chosen)), "source": source, "target": said}
     report = dataclasses.replace(report, about=about)
@@ -83,19 +83,19 @@ def inspect(
 
 
 def _read(argument: str, text: str) -> str:
-    """A text, or what is in the file, or on standard input."""
+    """The text itself, or the content of the file or of standard input that it names."""
     name = "standard input" if text == "-" else text
     try:
         if text == "-":
             if sys.stdin is None:
                 raise typer.BadParameter("standard input is closed", param_hint=argument)
             text = _bounded(sys.stdin.buffer, name)
-        elif os.path.exists(text) and not os.path.isdir(text):  # a folder may be called like a word
+        elif os.path.exists(text) and not os.path.isdir(text):  # a folder may be named like a word of text
             with open_bytes(Path(text)) as file:
                 text = _bounded(file, name)
         elif _FILE.fullmatch(text):
             raise typer.BadParameter(f"there is no file {text!r}", param_hint=argument)
-        text.encode("utf-8")  # bytes that are no text may come as an argument, too
+        text.encode("utf-8")  # an argument may hold bytes that are not text, too
     except DataError as error:
         raise typer.BadParameter(str(error), param_hint=argument) from None
     except OSError as error:
@@ -119,7 +119,7 @@ def _bounded(file: IO[bytes], name: str) -> str:
 
 
 def _chosen_model(model: str | None) -> str:
-    """The one that was named, or the one in the box."""
+    """The given model or, for None, the one in the box."""
     if model is not None:
         return model
     try:
@@ -140,7 +140,7 @@ def _choices(heads: str | None, out: Path | None) -> list[HeadChoice] | None:
 
 
 def _load(name: str) -> tuple[Any, Any]:
-    """Tokeniser and model, where they run."""
+    """Tokeniser and model, the latter on the GPU if there is one."""
     from huggingface_hub.utils import logging as hub_logging
     from safetensors import SafetensorError
     from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
@@ -148,7 +148,7 @@ def _load(name: str) -> tuple[Any, Any]:
 
     import reluformer.models  # noqa: F401  # so that the Auto classes know ours
 
-    if name.startswith((".", os.sep)) and not os.path.isdir(name):  # no need to ask the hub
+    if name.startswith((".", os.sep)) and not os.path.isdir(name):  # a path: do not ask the hub
         raise typer.BadParameter(f"takes a folder or a name, there is no folder {name!r}", param_hint="--model")
     if os.path.isdir(name) and not os.path.isfile(os.path.join(name, "config.json")):
         raise typer.BadParameter(f"{name} is no model: no config.json", param_hint="--model")
@@ -166,7 +166,7 @@ def _load(name: str) -> tuple[Any, Any]:
 
 
 def _batch(tokenizer: Any, network: Any, source: str, target: str | None) -> tuple[dict[str, Any], str]:
-    """One source and its target, as the model takes them in training, the target moved right by one; and its text."""
+    """Batch of one source and its target, shifted right by one as in training, and the text of the target."""
     encoded = tokenizer(source, return_tensors="pt").to(network.device)
     batch = {name: encoded[name] for name in ("input_ids", "attention_mask")}
     if target is not None:
@@ -178,7 +178,7 @@ def _batch(tokenizer: Any, network: Any, source: str, target: str | None) -> tup
         print(f"reluformer inspect: {line}", file=sys.stderr)
     longest = 2 * length + 16
     said = network.generate(**batch, num_beams=1, do_sample=False, max_new_tokens=longest)
-    # Nothing follows the last token: it asks nothing.
+    # The last token is left out: nothing follows it, so it is no query.
     return {**batch, "decoder_input_ids": said[:, :-1]}, str(tokenizer.decode(said[0], skip_special_tokens=True))
 
 
@@ -191,7 +191,7 @@ def _maps(tokenizer: Any, network: Any, batch: dict[str, Any], choices: list[Hea
 
 
 def usual_choices(network: Any, length: int) -> list[HeadChoice]:
-    """Head 0 of the last layer of every site; nothing for a text that is too long to draw."""
+    """Head 0 of the last layer of every site; empty for a text that is too long to draw."""
     if length > MOST_TOKENS:
         return []
     attention = [place for memory, place in places(network).items() if isinstance(memory, Attention)]

@@ -1,4 +1,4 @@
-"""Attention maps as figures: white for a weight of exactly zero, grey for a key that may not be seen."""
+"""Attention maps as figures: white for weights of exactly zero, grey for keys that may not be seen."""
 
 import warnings
 from collections.abc import Sequence
@@ -8,12 +8,12 @@ from typing import Any
 from reluformer.data.files import written_file
 from reluformer.report.maps import AttentionMap
 
-# The lightest blue is not white: the smallest weight shows beside none.
+# The lightest blue is not white, so that the smallest weight can be told from zero.
 BLUES = ["#dbe7fd", "#7aa5f5", "#1d4ed8", "#0b1d57"]
 REDS = ["#fde0d8", "#f2916f", "#d9622b", "#6b1f08"]
 HIDDEN = "#e9ebee"
-MOST_LABELS = 64  # on an axis, then they are thinned
-CELL = 0.17  # inches, for a legible token
+MOST_LABELS = 64  # most labels on an axis; if there are more, they are thinned
+CELL = 0.17  # inches per token, which keeps labels legible
 
 
 def draw_map(path: Path, drawn: AttentionMap) -> None:
@@ -36,12 +36,12 @@ def draw_map(path: Path, drawn: AttentionMap) -> None:
     bar.ax.tick_params(labelsize=7, length=2)
     bar.outline.set_visible(False)
     with warnings.catch_warnings(), written_file(path) as file:
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # a box for it says as much
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # the box drawn in its place says as much
         figure.savefig(file, format="png")
 
 
 def _paint(axes: Any, drawn: AttentionMap) -> Any:
-    """The weights as an image; darkness goes with the square root, so that one large weight leaves the rest visible."""
+    """Draw the weights as an image, shaded by their square root, so that one large weight leaves the rest visible."""
     import numpy as np
     from matplotlib.colors import FuncNorm, LinearSegmentedColormap, ListedColormap
 
@@ -61,15 +61,15 @@ def _paint(axes: Any, drawn: AttentionMap) -> Any:
 
 
 def _label(axis: Any, names: Sequence[str], rotation: int) -> None:
-    """Tokens along an axis; where there are too many, every second, third, ... of them."""
+    """Label an axis with tokens; where there are too many, with every second, third, ... of them."""
     step = max(1, -(-len(names) // MOST_LABELS))
     places = range(0, len(names), step)
-    # A token is no formula, whatever dollars are in it.
+    # A token is no formula, even with dollar signs in it.
     axis.set_ticks(places, [_plain(names[i]) for i in places], rotation=rotation, parse_math=False)
     axis.set_tick_params(labelsize=7, length=0 if step == 1 else 2)
 
 
 def _plain(token: str) -> str:
-    """A token as a label: what cannot be seen is spelled out, what is long is cut."""
+    """A token as a label: characters that cannot be printed are escaped, and long tokens are cut."""
     token = "".join(c if c.isprintable() else repr(c)[1:-1] for c in token)
     return token if len(token) <= 16 else token[:15] + "…"

@@ -1,4 +1,4 @@
-"""Attention maps: the weights of chosen heads on one sequence, whole."""
+"""Attention maps: all weights of chosen heads on one sequence."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from reluformer.memory.lookup import changed
 from reluformer.report.rows import block
 from reluformer.report.watch import Place, Seen, places, watch
 
-MOST_TOKENS = 2048  # of a sequence, for a map holds every pair of them
+MOST_TOKENS = 2048  # longest sequence to map, since a map holds every pair of its tokens
 
 
 class HeadChoice(NamedTuple):
-    """Heads of attention sites: a site (``*`` stands for any letters), a layer and a head, None for all of them."""
+    """Choice of attention heads: a site (``*`` matches any characters), a layer and a head; None for all of them."""
 
     site: str
     layer: int | None = None
@@ -25,7 +25,7 @@ class HeadChoice(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "HeadChoice":
-        """From ``site:layer:head``, where ``*`` means all: ``encoder.attention:0:*``."""
+        """Parse ``site:layer:head``, where ``*`` means all, as in ``encoder.attention:0:*``."""
         site, *numbers = (part.strip() for part in text.split(":"))
         if not site or len(numbers) != 2 or not all(x == "*" or x.isdecimal() for x in numbers):
             raise ValueError(f"heads must be site:layer:head, * for all, such as encoder.attention:0:1, got {text!r}")
@@ -36,7 +36,7 @@ class HeadChoice(NamedTuple):
         return ":".join([self.site, *("*" if x is None else str(x) for x in (self.layer, self.head))])
 
     def heads_of(self, place: Place, heads: int) -> list[int]:
-        """Which heads of the attention at this place are meant."""
+        """Indices of the chosen heads of the attention at this place."""
         if not fnmatchcase(place.site, self.site) or self.layer not in (None, place.layer):
             return []
         return [h for h in range(heads) if self.head in (None, h)]
@@ -47,13 +47,13 @@ class AttentionMap:
     """The weights of one head on one sequence, without padding.
 
     Attributes:
-        site: Where the attention is.
-        layer: Its layer.
-        head: Its head.
-        weights: ``(N, M)``, float32 or wider, on the CPU.
-        visible: Which keys each query may see, ``(N, M)``.
-        queries: What to call the rows: tokens, or positions.
-        keys: What to call the columns; learned slots come first.
+        site: Site of the attention.
+        layer: Index of its layer.
+        head: Index of the head.
+        weights: Weights ``(N, M)``, float32 or wider, on the CPU.
+        visible: Keys that each query may see, boolean ``(N, M)``.
+        queries: Labels of the rows: tokens, or positions.
+        keys: Labels of the columns; learned slots come first.
     """
 
     site: str
@@ -75,16 +75,16 @@ def attention_maps(
     target_tokens: Sequence[str] | None = None,
     limit: int = MOST_TOKENS,
 ) -> list[AttentionMap]:
-    """The weights of chosen heads on one sequence of a batch: one forward pass, in eval mode.
+    """Maps of chosen heads on one sequence of a batch, from one forward pass in eval mode.
 
     Args:
-        model: Holds the attention.
-        batch: What the model takes, by name.
-        heads: Which heads, as :class:`HeadChoice` or as its text: ``"encoder.attention:0:*"``.
-        sequence: Which sequence of the batch.
-        source_tokens: Names of its positions, padding too, for the axes; None for their numbers.
-        target_tokens: The same for queries of an attention that has a decoder in its name, and for its own keys.
-        limit: Most positions of a sequence.
+        model: Model that holds the attention.
+        batch: Inputs of the model, by name.
+        heads: Heads to map, each a :class:`HeadChoice` or its text: ``"encoder.attention:0:*"``.
+        sequence: Index of the sequence in the batch.
+        source_tokens: Labels of its positions, padding included, for the axes; None for their numbers.
+        target_tokens: The same for the queries of an attention with "decoder" in its name, and for its own keys.
+        limit: Most positions that a sequence may have.
     """
     choices = [HeadChoice.parse(x) if isinstance(x, str) else x for x in heads]
     if not choices:
@@ -116,7 +116,7 @@ def attention_maps(
 
 
 def chosen_heads(model: nn.Module, choices: Sequence[HeadChoice]) -> dict[Place, list[int]]:
-    """The heads that are meant, by place; each choice must mean one at least."""
+    """Indices of the chosen heads by place; each choice must match at least one."""
     sites = {place: m.heads for m, place in places(model).items() if isinstance(m, Attention)}
     for choice in choices:
         if not any(choice.heads_of(place, heads) for place, heads in sites.items()):
@@ -128,7 +128,7 @@ def chosen_heads(model: nn.Module, choices: Sequence[HeadChoice]) -> dict[Place,
 
 
 def _listed(sites: Mapping[Place, int]) -> str:
-    """``encoder.attention:0-5:0-7``, and so on."""
+    """All heads in short, such as ``encoder.attention:0-5:0-7``, separated by commas."""
     texts = []
     for site in dict.fromkeys(place.site for place in sites):
         layers = [place.layer for place in sites if place.site == site]

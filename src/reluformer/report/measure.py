@@ -1,4 +1,4 @@
-"""Measuring the memories of a model: sums over rows as they pass by, averages at the end."""
+"""Measurement of the memories of a model: sums over rows during the pass, means at the end."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,24 +13,25 @@ from reluformer.report.watch import Place, Seen, watch
 
 MEASURES = ("mass", "entropy", "effective_keys", "zeros", *TOP_SHARES)
 BY_LENGTH = ("mass", "entropy", "effective_keys")
-SPANS = 40  # of lengths, each twice the one before: more than a tensor holds keys
+SPANS = 40  # number of spans of lengths, each twice the one before: they reach further than any tensor
 
 
 def memory_report(
     model: nn.Module, batch: Mapping[str, Any], *, query_mask: Tensor | None = None, block: int = 128
 ) -> MemoryReport:
-    """What every memory of a model that a batch reaches did on it: one forward pass, in eval mode.
+    """Report on every memory of a model that a batch reaches, from one forward pass in eval mode.
 
-    Weights are made at most ``block`` rows at a time, so that the memory needed grows with the length, not with its
-    square. Padding is no query. An :class:`~reluformer.memory.Attention` is told what is padding by its ``query_mask``;
-    where it is not, the batch's ``attention_mask`` of the same shape says so (for a decoder beside an encoder, by their
-    names: ``decoder_attention_mask``, or ``labels`` of -100). A :class:`~reluformer.memory.KeyValueMemory` goes by the
-    attention before it. A memory that is called more than once is measured over all its calls.
+    Weights are computed at most ``block`` rows at a time, so that the memory needed grows with the length, not with its
+    square. Queries that are padding are left out. An :class:`~reluformer.memory.Attention` knows them from its
+    ``query_mask`` or else from the ``attention_mask`` of the batch, if it has the same shape (for a decoder beside an
+    encoder, by their names: ``decoder_attention_mask``, or ``labels`` of -100). A
+    :class:`~reluformer.memory.KeyValueMemory` follows the attention before it. A memory that is called more than once
+    is measured over all its calls.
 
     Args:
-        model: Holds the memories, wherever they are in it.
-        batch: What the model takes, by name.
-        query_mask: Which positions are no padding, ``(B, N)``, where neither the model nor the batch says so.
+        model: Model that holds the memories, anywhere in it.
+        batch: Inputs of the model, by name.
+        query_mask: Positions that are not padding, ``(B, N)``, where neither the model nor the batch says so.
         block: Most rows of weights, per head, to hold at a time.
     """
     if isinstance(block, bool) or not isinstance(block, int) or block < 1:
@@ -47,7 +48,7 @@ def memory_report(
 
 
 class _Site:
-    """One memory, over all its calls."""
+    """Measures of one memory, over all its calls."""
 
     def __init__(self, seen: Seen) -> None:
         self.place, self.memory = seen.place, seen.memory
@@ -86,14 +87,14 @@ class _Site:
 
 
 class _Rows:
-    """Sums over the rows of a memory, by length and head: counted rows, live rows, and every measure of these."""
+    """Sums over the rows of a memory, by length and head: counted rows, live rows, and every measure of live rows."""
 
     def __init__(self, heads: int, device: torch.device) -> None:
         self.sums = torch.zeros(SPANS, heads, 2 + len(MEASURES), dtype=torch.float64, device=device)
         self.ends = 2 ** torch.arange(1, SPANS, device=device)
 
     def add(self, weights: Tensor, visible: Tensor | None = None, counted: Tensor | None = None) -> None:
-        """Take in ``weights (b, H, r, M)``, of which ``counted (b, r)`` are no padding."""
+        """Add the rows of ``weights (b, H, r, M)``; those in ``counted (b, r)`` are not padding."""
         if visible is None:
             visible = torch.ones_like(weights, dtype=torch.bool)
         shape, heads = weights.shape[:-1], self.sums.shape[1]
@@ -112,7 +113,7 @@ class _Rows:
 
 
 def _head_report(sums: Tensor) -> HeadReport:
-    """From the sums of one head, ``(SPANS, 2 + measures)``."""
+    """Report from the sums of one head, ``(SPANS, 2 + measures)``."""
     rows, live, *totals = sums.sum(0).tolist()
     means = {name: total / live if live else None for name, total in zip(MEASURES, totals, strict=True)}
     by_length = []
@@ -134,7 +135,7 @@ class _Vectors:
         self.directions = like.new_zeros(like.shape[-1], dtype=torch.float64)
 
     def add(self, x: Tensor) -> None:
-        """Take in ``x (P, width)``."""
+        """Add the vectors ``x (P, width)``."""
         x = x.double()
         self.entries += x.numel()
         self.total = self.total + x.sum()
@@ -146,7 +147,7 @@ class _Vectors:
 
     @property
     def variance(self) -> float | None:
-        """Mean square less squared mean, of all entries."""
+        """Mean square less squared mean over all entries."""
         if not self.entries:
             return None
         return max(float(self.squares / self.entries - (self.total / self.entries) ** 2), 0.0)

@@ -1,4 +1,4 @@
-"""What a report holds: plain numbers, per site, layer and head. None stands for what no row could tell."""
+"""Records of a report: plain numbers, per site, layer and head. None stands for a measure without any row."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LengthReport:
-    """The live rows that see ``fewest`` to ``most`` keys; the measures are those of :class:`HeadReport`."""
+    """Means over the live rows that see ``fewest`` to ``most`` keys; measures as in :class:`HeadReport`."""
 
     fewest: int
     most: int
@@ -28,23 +28,23 @@ class LengthReport:
 
 @dataclass(frozen=True)
 class HeadReport:
-    """What the rows of one head did, on average over its live rows.
+    """Means over the live rows of one head.
 
-    A row is live if it has a positive weight. Where weights may be negative (identity, gelu), the entropy, the
-    effective keys and the top shares are those of the positive part; mass and zeros are of all weights.
+    A row is live if it has a positive weight. Where weights may be negative (identity, gelu), entropy, effective keys
+    and top shares are those of the positive part; mass and zeros are those of all weights.
 
     Attributes:
-        rows: Rows measured; padding is none.
-        live: Those with a positive weight.
-        dead: Share of the others.
+        rows: Number of rows measured, without padding.
+        live: Number of live rows.
+        dead: Share of the rows that are not live.
         mass: ``sum_j w_ij``.
-        entropy: In nats, of the normalised row.
+        entropy: Entropy of the normalised row, in nats.
         effective_keys: ``(sum_j w_ij)^2 / sum_j w_ij^2``.
         zeros: Share of exact zeros among the keys that the row sees.
         top_0_2_percent: Share of the mass in the largest 0.2 % of those keys, rounded up to whole keys.
         top_1_percent: The same for 1 %.
         top_10_percent: The same for 10 %.
-        by_length: The live rows by how many keys they see: 1 and 2, 3 and 4, 5 to 8, and so on.
+        by_length: Means by the number of keys that a live row sees: 1 and 2, 3 and 4, 5 to 8, and so on.
     """
 
     rows: int
@@ -62,17 +62,17 @@ class HeadReport:
 
 @dataclass(frozen=True)
 class SiteReport:
-    """What one memory did.
+    """Report on one memory.
 
     Attributes:
-        name: Of the module in the model.
+        name: Name of the module in the model.
         site: The name without the layer.
-        layer: Number of the layer, 0 where there are none.
+        layer: Index of the layer, 0 where there are none.
         kind: ``"attention"`` or ``"key-value"``.
-        activation: Of its weights.
+        activation: Activation of the memory.
         heads: One report per head; a key-value memory has one.
-        variance_ratio: Variance of the output's entries over that of the residual stream's, but for padding.
-        anisotropy: Mean cosine between the outputs of different positions of the batch; a zero vector has none.
+        variance_ratio: Variance of the entries of the output over that of the residual stream, without padding.
+        anisotropy: Mean cosine between the outputs at different positions of the batch; zero vectors are left out.
     """
 
     name: str
@@ -86,17 +86,17 @@ class SiteReport:
 
     @property
     def mean(self) -> HeadReport:
-        """All its heads as one."""
+        """Report on all heads as one."""
         return pooled(self.heads)
 
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """What every memory of a model did on a batch, in the order of their calls.
+    """Report on every memory of a model on a batch, in the order of their first calls.
 
     Attributes:
         sites: One report per memory.
-        about: What was measured, in words for whoever reads the file later.
+        about: Description of what was measured, for later readers of the file.
     """
 
     sites: list[SiteReport]
@@ -107,7 +107,7 @@ class MemoryReport:
         return dataclasses.asdict(self)
 
     def table(self, heads: bool = False) -> "Table":
-        """A table of the memories, or of every head."""
+        """A table with one row per memory, or per head."""
         from reluformer.report.tables import site_table
 
         return site_table(self, heads)
@@ -119,7 +119,7 @@ class MemoryReport:
         return length_table(self)
 
     def save(self, folder: Path | str, maps: Sequence["AttentionMap"] = ()) -> list[Path]:
-        """Write ``report.json`` and one PNG per map (see :func:`attention_maps`); returns the paths."""
+        """Write ``report.json`` and one PNG per map (see :func:`attention_maps`); return the paths."""
         folder = Path(folder)
         paths = [folder / "report.json"]
         write_json(paths[0], self.to_dict())

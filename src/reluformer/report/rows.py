@@ -1,4 +1,4 @@
-"""Rows of weights: made a block at a time, measured, and forgotten."""
+"""Rows of weights, computed a block at a time, measured, and dropped."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from reluformer.memory.lookup import Lookup, changed, up_to, visible_keys
 from reluformer.memory.weights import weights_of
 from reluformer.ops.statistics import entropy_from_sums, row_sums
 
-# In thousandths, so that the number of keys in a share is exact: 0.2 % of 1500 keys are 3.
+# Shares in thousandths, so that the number of keys in one is exact: 0.2 % of 1500 keys are 3.
 TOP_SHARES = {"top_0_2_percent": 2, "top_1_percent": 10, "top_10_percent": 100}
 
 
@@ -25,7 +25,7 @@ class Block(NamedTuple):
 
 
 def blocks(call: Lookup, most_rows: int) -> Iterator[Block]:
-    """The weights of an attention, at most so many queries at a time: of one sequence, or of several short ones."""
+    """The weights of an attention, at most ``most_rows`` queries at a time, of one sequence or several short ones."""
     batch, _, n, _ = call.q.shape
     together = max(1, most_rows // max(n, 1))
     for first in range(0, batch, together):
@@ -44,7 +44,7 @@ def block(call: Lookup, sequences: slice = slice(None), rows: slice = slice(None
 
 
 def _visible(call: Lookup, sequences: slice, rows: slice) -> Tensor:
-    """Which keys these rows see, ``(b|1, H|1, r|1, M)``: never made for all rows at once."""
+    """Mask of the keys that these rows see, ``(b|1, H|1, r|1, M)``; it is never built for all rows at once."""
     m = call.k.shape[2]
     visible = visible_keys(call, sequences, rows)
     if visible is None:
@@ -62,13 +62,13 @@ def _fades(call: Lookup, sequences: slice, rows: slice) -> Tensor | None:
 
 
 def measure_rows(weights: Tensor, visible: Tensor) -> dict[str, Tensor]:
-    """What each row of ``weights (..., M)`` did, by name, each ``(...)``; a row without positive weight means nothing.
+    """Measures ``(...)`` of each row of ``weights (..., M)``, by name; those of a row without positive weight are void.
 
-    Entropy, effective keys and top shares are of the positive part of the weights; mass and zeros of all.
+    Entropy, effective keys and top shares are those of the positive part of the weights; mass and zeros those of all.
     """
     count = visible.sum(-1).expand(weights.shape[:-1])  # n_i
     positive = weights.clamp_min(0)
-    # None of these depends on the scale of a row: its largest weight becomes 1, and no square or logarithm underflows.
+    # What is taken from r does not depend on the scale of a row: the largest weight becomes 1, so nothing underflows.
     largest = positive.amax(-1, keepdim=True)
     r = positive / largest.where(largest > 0, 1.0)
     total, r_log_r, _ = row_sums(r)

@@ -34,7 +34,7 @@ def _row(site: SiteReport) -> list[str]:
 
 
 def _head_rows(site: SiteReport) -> list[list[str]]:
-    """A row per head; what belongs to the layer stands in the first."""
+    """One row per head; what belongs to the layer is in the first."""
     layer, *_, variance, anisotropy = _row(site)
     return [
         ["" if h else layer, str(h), *_cells(head), "" if h else variance, "" if h else anisotropy]
@@ -81,7 +81,7 @@ def _cells(head: HeadReport) -> list[str]:
 
 
 def _signed(x: float | None) -> str:
-    """A number of either sign; nothing measured is n/a."""
+    """Format a number of either sign; None is n/a."""
     if x is None:
         return "n/a"
     return f"-{number(-x)}" if x < 0 else number(x)

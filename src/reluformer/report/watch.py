@@ -1,4 +1,4 @@
-"""Watching a model at work: every call of every memory, with the queries and keys that it really used."""
+"""Observation of a running model: every call of every memory, with the queries and keys that it really used."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,12 +12,12 @@ from torch.utils.hooks import RemovableHandle
 from reluformer.memory import Attention, KeyValueMemory
 from reluformer.memory.lookup import Lookup
 
-# Names of lists of layers say nothing that the number of the layer does not.
+# Names of lists of layers, left out of a site: the number of the layer says as much.
 LISTS = ("layers", "layer", "blocks", "block", "h")
 
 
 class Place(NamedTuple):
-    """Where a memory stands: ``model.encoder.layers.3.ffn.memory`` is site ``encoder.ffn``, layer 3."""
+    """Place of a memory in a model: ``model.encoder.layers.3.ffn.memory`` is site ``encoder.ffn``, layer 3."""
 
     name: str
     site: str
@@ -25,7 +25,7 @@ class Place(NamedTuple):
 
     @property
     def decoding(self) -> bool:
-        """Whether its queries are those of a decoder, by its name."""
+        """Whether the name says that the queries are those of a decoder."""
         return "decoder" in self.name
 
 
@@ -33,14 +33,14 @@ class Seen(NamedTuple):
     """One call of a memory.
 
     Attributes:
-        place: Where the memory stands.
+        place: Place of the memory in the model.
         memory: The module.
         x: Its input, ``(B, N, width)``; in a key-value memory any ``(..., width)``.
         out: Its output, shaped as ``x``.
-        stream: The residual stream that it adds to: what enters the module that holds it as its ``memory``, or ``x``.
-        query_mask: Which positions of ``x`` are no padding, shaped as ``x`` without its last dimension; None for all.
+        stream: The residual stream that it adds to: the input of the module that holds it as ``memory``, or else ``x``.
+        query_mask: Positions of ``x`` that are not padding, shaped as ``x`` without its last dimension; None for all.
         cross: Whether the keys come from another sequence.
-        lookup: What an attention looked up, and where; None in a key-value memory.
+        lookup: The lookup of an attention; None in a key-value memory.
     """
 
     place: Place
@@ -54,7 +54,7 @@ class Seen(NamedTuple):
 
 
 def places(model: nn.Module) -> dict[Attention | KeyValueMemory, Place]:
-    """Every memory of a model and where it stands."""
+    """Every memory of a model and its place."""
     prefix = getattr(model, "base_model_prefix", "")
     found = {
         memory: _place(name, f"{prefix}.", memory)
@@ -78,13 +78,13 @@ def _place(name: str, prefix: str, memory: nn.Module) -> Place:
 def watch(
     model: nn.Module, batch: Mapping[str, Any], see: Callable[[Seen], None], query_mask: Tensor | None = None
 ) -> None:
-    """Run ``model(**batch)`` in eval mode, without gradients, and show each call of a memory to ``see``.
+    """Run ``model(**batch)`` in eval mode, without gradients, and pass each call of a memory to ``see``.
 
-    Which positions are padding: an attention is told by its ``query_mask``. One that is not takes the mask of the
-    batch that has the shape of its positions: ``attention_mask``, but for a memory with a decoder in its name, where
-    another has an encoder, ``decoder_attention_mask`` or the ``labels`` that are not -100; after that ``query_mask``,
-    if the shape is right. A key-value memory takes the mask of the last attention over as many positions, for it
-    follows one; without one, the batch's too.
+    Padding is found as follows. An attention uses the ``query_mask`` that it is called with. Without one it uses the
+    first mask that has the shape of its positions: the ``attention_mask`` of the batch (for a memory with "decoder" in
+    its name, in a model where another has "encoder" in its own: ``decoder_attention_mask``, then ``labels != -100``),
+    and last the argument ``query_mask``. A key-value memory uses the mask of the last attention over positions of the
+    same shape, which it follows; without one, it looks for a mask as an attention does.
     """
     if not isinstance(batch, Mapping):
         raise TypeError(f"batch must be a mapping of what the model takes, got {type(batch).__name__}")
@@ -127,7 +127,7 @@ def _hooked(
         if own == "memory":
             handles.append(model.get_submodule(holder).register_forward_pre_hook(before))
     attentions = [memory for memory in found if isinstance(memory, Attention)]
-    for memory in attentions:  # kept rather than made again: a cache that keys were put into must not get them twice
+    for memory in attentions:  # observed rather than computed again: keys must not enter a cache twice
         memory.observer = partial(lookups.__setitem__, memory)
     try:
         yield
@@ -139,11 +139,11 @@ def _hooked(
 
 
 class _Masks:
-    """Which positions are padding, found as :func:`watch` says."""
+    """Finds the positions that are not padding, as described in :func:`watch`."""
 
     def __init__(self, batch: Mapping[str, Any], has_encoder: bool, fallback: Tensor | None) -> None:
         self.batch, self.has_encoder, self.fallback = batch, has_encoder, fallback
-        self.latest: dict[torch.Size, Tensor | None] = {}  # by the shape of the positions
+        self.latest: dict[torch.Size, Tensor | None] = {}  # mask of the last attention, by the shape of the positions
 
     def of_attention(self, place: Place, x: Tensor, given: Tensor | None) -> Tensor | None:
         mask = self._of_batch(place, x) if given is None else given.bool()
