@@ -66,7 +66,7 @@ class Bench:
     def train(
         self, model: dict[str, Any], seed: int = 0, length: int = 0, recalibrate: bool = False, **changes: Any
     ) -> Trained:
-        """Like :meth:`train_and_score`, with the model's folder; ``recalibrate`` sets unit mass again on the documents."""
+        """Like :meth:`train_and_score`, with the model's folder; ``recalibrate`` resets unit mass on the documents."""
         recipe = self.recipe(model, seed, length, **changes)
         folder = self.work / "models" / self._key(recipe, *["recalibrate"] * recalibrate)
         recipe = dataclasses.replace(recipe, out=str(folder))

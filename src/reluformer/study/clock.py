@@ -80,7 +80,7 @@ def speed_of(log: Path, after: int = 0) -> float | None:
 
 
 def nll_at(curve: list[dict[str, float]], step: float) -> float | None:
-    """Return the loss after ``step`` updates, linearly interpolated; past the end the last one, before the start None."""
+    """Return the loss after ``step`` updates, linearly interpolated: the last one past the end, None too early."""
     if not curve or step < curve[0]["step"]:
         return None
     for before, after in itertools.pairwise(curve):

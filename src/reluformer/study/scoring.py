@@ -62,7 +62,7 @@ def score_model(folder: Path, corpus: Corpus, scale: Scale, length: int) -> dict
 
 
 def most_cost(translator: Translator) -> int:
-    """Return the cost of a batch: a GPU has room for many long windows, and a step of all takes hardly longer than one."""
+    """Return the cost of a batch: a GPU has room for many long windows, and hardly slows down with more of them."""
     if translator.model.device.type != "cuda" or not translator.room:  # batches of sentences are large enough
         return translator.cost
     full = translator.beam * math.ceil(CostBatches((), 1).cost(WINDOWS, translator.room))
