@@ -157,7 +157,7 @@ class _Trial:
             release(self.device)
 
     def _check(self, found: list[Tensor]) -> None:
-        """Check that all who compute ReLU attention agree, without which their times could not be compared."""
+        """Check that all implementations of ReLU attention agree; otherwise their times could not be compared."""
         self.truth = self.truth or [x.detach() for x in found]
         for x, truth in zip(found, self.truth, strict=False):
             error = ((x - truth).float().norm() / truth.float().norm()).item()

@@ -101,7 +101,10 @@ def _log_relu(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tens
 
 
 def flex_relu(q: Tensor, k: Tensor, v: Tensor, blocks: object, divisor: Tensor) -> Tensor:
-    """Compute ReLU attention as softmax of ``log relu(s)``, ``relu(s) / sum relu(s)``, times the sum from the LSE."""
+    """Compute ReLU attention with FlexAttention, which has softmax built in.
+
+    Softmax of ``log relu(s)`` is ``relu(s) / sum relu(s)``; the log-sum-exp gives the sum back.
+    """
     flex: Any = torch.nn.attention.flex_attention
     if hasattr(flex, "AuxRequest"):
         out, aux = flex.flex_attention(q, k, v, _log_relu, blocks, return_aux=flex.AuxRequest(lse=True))

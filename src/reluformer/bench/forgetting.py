@@ -183,7 +183,7 @@ def measure(setting: Setting, device: torch.device, seconds: float, fewest: int,
 
 
 def _check(found: list[Tensor], truth: list[Tensor]) -> None:
-    """Check that the contestants that compute softmax agree, without which their times could not be compared."""
+    """Check that all implementations of softmax agree; otherwise their times could not be compared."""
     for x, y in zip(found, truth, strict=True):
         error = ((x - y).float().norm() / y.float().norm()).item()
         if not error < 0.03:

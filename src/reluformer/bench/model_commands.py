@@ -200,7 +200,10 @@ def _race_models(
     beams: int = 1,
     **more: Any,
 ) -> None:
-    """Measure and report; ``amount`` is tokens per step in training, sequences in generation; ``more`` is passed on."""
+    """Time the models at every length and report.
+
+    ``amount`` is tokens per step in training and sequences per batch in generation; ``more`` is passed to the timing.
+    """
     from reluformer.bench import models
 
     size = size_of(size, quick)

@@ -66,7 +66,10 @@ class Bench:
     def train(
         self, model: dict[str, Any], seed: int = 0, length: int = 0, recalibrate: bool = False, **changes: Any
     ) -> Trained:
-        """Like :meth:`train_and_score`, with the model's folder; ``recalibrate`` resets unit mass on the documents."""
+        """Train a model like :meth:`train_and_score`, and return its folder as well.
+
+        With ``recalibrate``, gamma is set to unit mass again on the documents.
+        """
         recipe = self.recipe(model, seed, length, **changes)
         folder = self.work / "models" / self._key(recipe, *["recalibrate"] * recalibrate)
         recipe = dataclasses.replace(recipe, out=str(folder))

@@ -204,7 +204,7 @@ def _circumstances() -> dict[str, Any]:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error as one line: its message, preceded by its type unless the message is known to read by itself."""
+    """Return an error as one line: its message, after its type unless messages of that type stand on their own."""
     text = " ".join(str(error).split())
     known = type(error).__name__ in ("Diverged", "DataError", "TrainingError", "ModuleNotFoundError")
     return text if known and text else f"{type(error).__name__}: {text}"

@@ -72,7 +72,7 @@ class PeakOfLastStage(TrainerCallback):
 
 
 def speed_of(log: Path, after: int = 0) -> float | None:
-    """Return the median tokens per second that a run logged past a step; only the first point includes the start-up."""
+    """Return the tokens per second of a run past a step: the median of its log, whose first point includes start-up."""
     points = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     timed = [point for point in points if "tokens_per_second" in point and point["step"] > after]
     speeds = sorted(float(point["tokens_per_second"]) for point in timed)
@@ -80,7 +80,10 @@ def speed_of(log: Path, after: int = 0) -> float | None:
 
 
 def nll_at(curve: list[dict[str, float]], step: float) -> float | None:
-    """Return the loss after ``step`` updates, linearly interpolated: the last one past the end, None too early."""
+    """Return the loss after ``step`` updates, linearly interpolated.
+
+    Past the end of the curve it is the last loss; before the first point it is None.
+    """
     if not curve or step < curve[0]["step"]:
         return None
     for before, after in itertools.pairwise(curve):

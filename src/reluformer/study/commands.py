@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from reluformer.study.corpus import Corpus
     from reluformer.study.experiment import Experiment
 
-OF_A_CELL = {"study", "file", "arm", "settings", "seed", "scale_settings", "corpus_settings"}  # to rerun it
+OF_A_CELL = {"study", "file", "arm", "settings", "seed", "scale_settings", "corpus_settings"}  # needed to rerun it
 WITH_A_CELL = {"cell", "corpus", "test", "out"}  # options allowed beside --cell
 TIME_IS_UP = 75  # the exit status that means "try again later" (EX_TEMPFAIL)
 SIDE_BY_SIDE = 4  # cells on one GPU: small models leave most of it idle

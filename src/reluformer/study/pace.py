@@ -25,11 +25,11 @@ from reluformer.training.run import MULTIPLE, compile_layers, model_config
 Call = Callable[[], object]
 BATCHES = 3  # per turn, spread over an epoch
 TURNS = 3  # timed turns, after one that compiles and allocates
-SENTENCES, TOKENS = 32, 16  # per turn of translation: at most 32 sentences, exactly 16 new tokens for each
+SENTENCES, TOKENS = 32, 16  # per turn of translation: most sentences, and new tokens of each
 
 
 def paces(recipe: Recipe, other: Recipe, beam: int) -> dict[str, float]:
-    """Return how many times as fast as ``other``'s model ``recipe``'s is, in ``training`` and in ``translation``."""
+    """Return the speed of ``recipe``'s model relative to ``other``'s, in ``training`` and in ``translation``."""
     device = torch.device("cuda" if uses_gpu() else "cpu")
     batches, both = _batches(recipe, device), (recipe, other)
     return {

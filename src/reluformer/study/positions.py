@@ -53,7 +53,7 @@ def document_starts(examples: PackedDataset) -> list[int]:
 
 
 def losses_by_position(losses: Sequence[Tensor], starts: Sequence[int]) -> dict[str, dict[str, float]]:
-    """Return the mean loss and the number of tokens in buckets of positions, named by their last position, from 1.
+    """Return mean loss and number of tokens in buckets of positions, keyed by the last position, counted from 1.
 
     Args:
         losses: Losses of every example, from :func:`target_losses`.

@@ -28,7 +28,7 @@ TRANSLATIONS = "translations.jsonl"  # beside the model
 # Long windows translated at a time: TIMES as many as usual, and at least WINDOWS of the full length.
 TIMES, WINDOWS = 4, 16
 MOST_TOKENS = 16384  # in the validation examples on which the memories are inspected
-ROWS = 1024  # computed at a time there
+ROWS = 1024  # of weights, to hold at a time there
 MEASURES = {
     "mass": "mass", "entropy": "entropy", "effective": "effective_keys", "zeros": "zeros", "top": "top_0_2_percent",
     "dead": "dead",
@@ -62,7 +62,10 @@ def score_model(folder: Path, corpus: Corpus, scale: Scale, length: int) -> dict
 
 
 def most_cost(translator: Translator) -> int:
-    """Return the cost of a batch: a GPU has room for many long windows, and hardly slows down with more of them."""
+    """Return the cost budget of a batch.
+
+    A GPU has room for many long windows, and a step of all of them takes hardly longer than a step of one.
+    """
     if translator.model.device.type != "cuda" or not translator.room:  # batches of sentences are large enough
         return translator.cost
     full = translator.beam * math.ceil(CostBatches((), 1).cost(WINDOWS, translator.room))

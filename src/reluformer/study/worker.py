@@ -25,7 +25,7 @@ def main() -> None:
     os.dup2(2, 1)  # what a library prints must not be taken for an answer
     lines: queue.Queue[str] = queue.Queue()
     questions = os.fdopen(os.dup(0))
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # forked processes close sys.stdin, which no thread may be reading
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # forks close sys.stdin, which no thread may be reading then
     threading.Thread(target=_read, args=(questions, lines), daemon=True).start()
     try:
         while True:

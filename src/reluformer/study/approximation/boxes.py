@@ -19,12 +19,12 @@ class Boxes:
     classes: Tensor
 
     def class_of(self, x: Tensor) -> Tensor:
-        """The class of every point of ``x (N, dimension)`` in ``[0, 1)``."""
+        """Return the class of every point of ``x (N, dimension)`` in ``[0, 1)``."""
         inside = ((x[:, None] >= self.lower) & (x[:, None] < self.upper)).all(-1)  # (N, boxes), one per row is True
         return self.classes[inside.int().argmax(-1)]
 
     def volumes(self) -> Tensor:
-        """The volume of every class; they add up to 1."""
+        """Return the volume of every class; they add up to 1."""
         of_boxes = (self.upper - self.lower).double().prod(-1)
         return torch.zeros(CLASSES, dtype=torch.float64).index_add(0, self.classes, of_boxes)
 

@@ -11,7 +11,7 @@ from reluformer.study.scoring import compare_translations
 TWIN = "Transformer"
 NORMED_TWIN = "Transformer, query-key norm"
 EIGHTH = "power 8"
-UNPREPARED = ", no sentences"  # before its documents
+UNPREPARED = ", no sentences"  # that is, none before the documents
 LONG = (512, 1024)  # lengths at which the paper has ReLU ahead, and most test documents fill a window
 
 
@@ -66,8 +66,8 @@ def settings_of(scale: Scale, model: dict[str, Any]) -> dict[str, Any]:
 def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
     """Train on sentences, then on documents of the arm's length; translate in windows of that length.
 
-    The translations are compared with those of the twin, which saw the same batches. The twin differs in the activation
-    alone, if the scale has such a model.
+    The translations are compared pairwise with those of the twin, which saw the same batches. The twin differs in the
+    activation alone, if the scale has such a model.
     """
     length, name = arm.settings["length"], str(arm.series).removesuffix(UNPREPARED)
     trained = bench.train(arm.settings["model"], seed, length, **arm.settings.get("recipe", {}))

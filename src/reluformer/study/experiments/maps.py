@@ -30,7 +30,7 @@ SITE = "encoder.self_attention"
 
 
 def arms(scale: Scale) -> list[Arm]:
-    """Return two models of ``documents`` at the length of the paper's maps, or the nearest of the scale, and both."""
+    """Return two models of ``documents``, alone and side by side, at the scale's length nearest to the paper's maps."""
     length = min(scale.lengths, key=lambda n: abs(n - LENGTH))
     models = {name: settings_of(scale, models_of(scale)[name]) for name in (TWIN, "ReLUFormer")}
     alone = [Arm(name, model | {"length": length, "map": SITE}, seeds=1) for name, model in models.items()]
@@ -38,7 +38,7 @@ def arms(scale: Scale) -> list[Arm]:
 
 
 def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
-    """Describe the encoder's attention of the models on the longest validation documents."""
+    """Describe the models' encoder attention on the longest validation documents."""
     length, site = arm.settings["length"], arm.settings["map"]
     models = arm.settings.get("models", {arm.name: arm.settings})
     looks = {name: _look(bench, model, seed, length, site) for name, model in models.items()}

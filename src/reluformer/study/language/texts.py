@@ -58,7 +58,7 @@ def read_file(path: Path, vocab: int) -> Text:
 
 
 def _split(folder: Path, split: str) -> Tensor:
-    """Return the sentences of a split in order, from its shortest packing; packing 0 cuts no sentence."""
+    """Return the sentences of a split in order, from its shortest packing; if that is 0, no sentence is cut."""
     examples = PackedDataset(folder, split, min(read_manifest(folder)["lengths"]))
     tokens: list[int] = []
     names = [examples.origin(i)[0] for i in range(len(examples))]
@@ -76,7 +76,7 @@ def _documents(item: str, corpus: Corpus) -> Tensor:
 
 
 def _row(sentences: list[list[int]]) -> Tensor:
-    """Join sentences, with ``<sep>`` after each; an empty one ends a document, turning that into ``</s>``."""
+    """Join sentences, with ``<sep>`` after each; an empty one ends a document and turns the last into ``</s>``."""
     tokens: list[int] = []
     for sentence in sentences:
         if sentence:
