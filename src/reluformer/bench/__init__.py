@@ -1,1 +1,1 @@
-"""Side-by-side speed and memory runs: ``reluformer bench attention``, ``decode``, ``memory``."""
+"""Side-by-side measurements of speed and memory: the commands of ``reluformer bench``."""

@@ -27,14 +27,14 @@ class Setting:
     dtype: str
 
     def flops(self, kind: str) -> float:
-        """Floating-point operations of a pass, counted as the field counts them."""
+        """Return the floating-point operations of a pass, counted as is usual in the field."""
         full = FLOPS[kind] * self.batch * self.heads * self.length**2 * self.head_dim
         return full / 2 if self.causal else full
 
 
 @dataclass
 class Row:
-    """What one contestant did in one setting; a pass that did not run is missing, and the note says why."""
+    """Results of one contestant in one setting; a pass that did not run is missing, and the note says why."""
 
     setting: Setting
     name: str
@@ -46,11 +46,11 @@ class Row:
     note: str = ""
 
     def tflops(self, kind: str) -> float | None:
-        """Achieved rate of a pass."""
+        """Return the rate that a pass achieved, in TFLOP/s."""
         return self.setting.flops(kind) / self.ms[kind] / 1e9 if kind in self.ms else None
 
     def record(self) -> dict[str, object]:
-        """The row for a CSV file."""
+        """Return the row for a CSV file."""
         found: dict[str, object] = asdict(self.setting) | {"contestant": self.name, "statistics": self.statistics}
         for kind in PASSES:
             found |= {
@@ -68,7 +68,7 @@ class Row:
 def settings(
     head_dims: list[int], causal: list[bool], lengths: list[int], tokens: int, width: int, dtype: str
 ) -> Iterator[Setting]:
-    """Every combination, ``tokens`` per call (at least one sequence), ``width`` = heads x head dim."""
+    """Yield every combination, with ``tokens`` per call (at least one sequence) and ``width`` = heads x head dim."""
     for d in head_dims:
         for c in causal:
             for n in lengths:
@@ -83,9 +83,9 @@ def measure(
     quick: bool = False,
     without: Sequence[str] = (),
 ) -> list[Row]:
-    """Time all contestants on the same fresh random inputs, but those with a word of ``without`` in their names."""
+    """Time all contestants on the same random inputs, except those with a word of ``without`` in their names."""
     trial = _Trial(setting, device)
-    # The compiled rival keeps its graph for many backward passes, which donated buffers would not outlive.
+    # The compiled rival keeps its graph for many backward passes, which donated buffers would not survive.
     with functorch_config.patch(donated_buffer=False):
         for contestant in contestants(device):
             if any(word in contestant.name.lower() for word in without):
@@ -113,7 +113,7 @@ def measure(
 
 
 class _Trial:
-    """The inputs of one setting and the contestants that have shown that they can run on them."""
+    """The inputs of one setting, and the contestants that have proved to run on them."""
 
     def __init__(self, setting: Setting, device: torch.device) -> None:
         shape = (setting.batch, setting.heads, setting.length, setting.head_dim)
@@ -126,7 +126,7 @@ class _Trial:
         self.truth: list[Tensor] = []  # output and gradients of the first contestant, this operator
 
     def enter(self, contestant: Contestant, obstacle: str | None) -> None:
-        """Enter the contestant for all passes; weigh and check it while it is alone."""
+        """Enter a contestant for all passes; measure its memory and check its results while it runs alone."""
         name = contestant.name
         row = self.rows[name] = Row(self.setting, name, contestant.softmax, contestant.statistics, note=obstacle or "")
         if obstacle:
@@ -157,7 +157,7 @@ class _Trial:
             release(self.device)
 
     def _check(self, found: list[Tensor]) -> None:
-        """All who compute ReLU attention must agree, or the race is not one."""
+        """Check that all implementations of ReLU attention agree; otherwise their times could not be compared."""
         self.truth = self.truth or [x.detach() for x in found]
         for x, truth in zip(found, self.truth, strict=False):
             error = ((x - truth).float().norm() / truth.float().norm()).item()

@@ -1,4 +1,4 @@
-"""Who runs against whom: this operator, the same in plain PyTorch, softmax's fastest, and a work-around."""
+"""The contestants: this operator, the same in plain PyTorch, the fastest softmax, and a FlexAttention work-around."""
 
 import os
 import warnings
@@ -24,14 +24,14 @@ class Contestant:
 
     name: str
     attend: Attend
-    softmax: bool = False  # the ratios are to the fastest of these
+    softmax: bool = False  # ratios are relative to the fastest of these
     statistics: bool = False
     score_matrices: int = 0  # how many score matrices it holds at its peak, in the inputs' dtype
     compiled: bool = False
 
 
 def contestants(device: torch.device) -> list[Contestant]:
-    """All that may run on the device."""
+    """Return all contestants that may run on the device."""
     rivals = [SDPBackend.FLASH_ATTENTION]
     if device.type == "cuda":
         rivals += [SDPBackend.CUDNN_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
@@ -67,7 +67,7 @@ def _eager_statistics(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Te
 
 
 def _eager(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, ...]:
-    """As few steps as plain PyTorch needs: every scale outside the score matrix."""
+    """Compute ReLU attention in as few steps as plain PyTorch needs: all scales apply outside the score matrix."""
     n, d = q.shape[-2:]
     score = (q * d**-0.5) @ k.mT  # (B, H, N, N)
     if causal:
@@ -83,7 +83,7 @@ def _divisor(n: int, causal: bool, q: Tensor) -> Tensor:
 def _sdpa(backend: SDPBackend) -> Attend:
     def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, ...]:
         with sdpa_kernel(backend), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the reasons why a back end is unfit, one warning each
+            warnings.simplefilter("ignore")  # one for each reason why a back end is unfit
             return (functional.scaled_dot_product_attention(q, k, v, is_causal=causal),)
 
     return attend
@@ -101,7 +101,10 @@ def _log_relu(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tens
 
 
 def flex_relu(q: Tensor, k: Tensor, v: Tensor, blocks: object, divisor: Tensor) -> Tensor:
-    """Softmax of ``log relu(s)`` is ``relu(s) / sum relu(s)``; the log-sum-exp gives the sum back."""
+    """Compute ReLU attention with FlexAttention, which has softmax built in.
+
+    Softmax of ``log relu(s)`` is ``relu(s) / sum relu(s)``; the log-sum-exp gives the sum back.
+    """
     flex: Any = torch.nn.attention.flex_attention
     if hasattr(flex, "AuxRequest"):
         out, aux = flex.flex_attention(q, k, v, _log_relu, blocks, return_aux=flex.AuxRequest(lse=True))
@@ -119,23 +122,23 @@ def _compiled_flex() -> Callable[..., Tensor]:
 
 @lru_cache(maxsize=4)
 def causal_blocks(n: int, device: torch.device) -> object:
-    """FlexAttention's map of the blocks that causal attention visits."""
+    """Return FlexAttention's mask of the blocks that causal attention visits."""
     return torch.nn.attention.flex_attention.create_block_mask(
         lambda b, h, i, j: i >= j, None, None, n, n, device=str(device)
     )
 
 
 def obstacle(contestant: Contestant, q: Tensor) -> str | None:
-    """Why a contestant should not even be tried on these inputs, or None."""
+    """Return why a contestant should not even be tried on these inputs, or None."""
     return memory_obstacle(contestant.score_matrices, q)
 
 
 def memory_obstacle(score_matrices: int, q: Tensor) -> str | None:
-    """Why so many score matrices should not be tried, or None."""
+    """Return why this many score matrices should not be tried, or None."""
     b, h, n, _ = q.shape
     score_bytes = b * h * n * n * q.element_size()
     needed = score_matrices * score_bytes
-    most = (8 if q.is_cuda else 1) * 2**30  # on a CPU it would fit, and keep everyone waiting for minutes
+    most = (8 if q.is_cuda else 1) * 2**30  # on a CPU more would fit, but take minutes
     if score_matrices and (score_bytes > most or needed > 0.6 * _memory(q.device)):
         return f"skipped: its score matrix takes {score_bytes / 2**30:.1f} GiB, several times over"
     return None

@@ -1,4 +1,4 @@
-"""``reluformer bench decode``: one query per sequence against a long cache, which is a matter of reading it fast."""
+"""``reluformer bench decode``: one query per sequence against a long cache, which is bound by reading the cache."""
 
 from dataclasses import asdict, dataclass
 
@@ -34,7 +34,7 @@ class Cache:
 
 @dataclass
 class Row:
-    """What one contestant did; bytes per second count each byte that must be read or written once."""
+    """Results of one contestant; bytes per second count once each byte that must be read or written."""
 
     cache: Cache
     name: str
@@ -44,7 +44,7 @@ class Row:
     note: str = ""
 
     def record(self) -> dict[str, object]:
-        """The row for a CSV file."""
+        """Return the row for a CSV file."""
         measured = {"ms": self.ms, "gb_per_s": self.gb_per_s, "of_copy": self.of_copy, "note": self.note}
         return asdict(self.cache) | {"contestant": self.name} | measured
 
@@ -60,7 +60,7 @@ def measure(cache: Cache, device: torch.device, seconds: float, fewest: int) -> 
     calls: dict[str, Call] = {
         OURS: lambda: relu_attention(q, k, v),
         SOFTMAX: lambda: functional.scaled_dot_product_attention(q, k, v, enable_gqa=grouped),
-        COPY: lambda: target.copy_(k),  # reads as many bytes as k has and writes as many: k and v together
+        COPY: lambda: target.copy_(k),  # reads and writes the bytes of k: as many as k and v together
     }
     with torch.inference_mode():
         found = medians(calls, device, seconds, fewest)

@@ -9,7 +9,7 @@ from reluformer.bench.models import COMPILED
 from reluformer.bench.tables import number
 from reluformer.data.files import written_file
 
-# Ours in blues, softmax in warm colours, the other ways to ReLU in greys.
+# Mostly blues for ours, warm colours for softmax, greys for other implementations of ReLU.
 COLOURS = {
     "ReLU, this operator": "#1d4ed8",
     "ReLU, this operator, statistics": "#7aa5f5",
@@ -58,7 +58,7 @@ def _pyplot() -> Any:
 
 
 def plot_attention(path: Path, rows: Sequence[attention.Row], caption: str) -> None:
-    """TFLOP/s by length: a column per head dimension and causality, a row per pass, a bar per contestant."""
+    """Plot TFLOP/s by length: a column per head dimension and causality, a row per pass, a bar per contestant."""
     plt = _pyplot()
     columns = list(dict.fromkeys((r.setting.head_dim, r.setting.causal) for r in rows))
     lengths = sorted({r.setting.length for r in rows})
@@ -92,7 +92,7 @@ def plot_attention(path: Path, rows: Sequence[attention.Row], caption: str) -> N
 
 
 def plot_forgetting(path: Path, rows: Sequence[forgetting.Row], caption: str) -> None:
-    """Milliseconds of forward and backward by length: a column per strength of the gates, a bar per contestant."""
+    """Plot milliseconds of forward and backward by length: a column per strength of the gates, a bar per contestant."""
     plt = _pyplot()
     strengths = sorted({r.setting.strength for r in rows})
     shapes = sorted({(r.setting.head_dim, r.setting.length) for r in rows})
@@ -144,18 +144,18 @@ def _plot_models(path: Path, rows: Sequence[Any], caption: str, title: str) -> N
 
 
 def plot_training(path: Path, rows: Sequence[Any], caption: str) -> None:
-    """Tokens per second of a training step, by length, a bar per model."""
+    """Plot tokens per second of a training step by length, with a bar per model."""
     _plot_models(path, rows, caption, "Training")
 
 
 def plot_generation(path: Path, rows: Sequence[Any], caption: str) -> None:
-    """Tokens per second of decoding, by length, a bar per model."""
+    """Plot tokens per second of decoding by length, with a bar per model."""
     beams = rows[0].load.beams
     _plot_models(path, rows, caption, f"Generation, {beams} beams" if beams > 1 else "Greedy generation")
 
 
 def plot_trainers(path: Path, rows: Sequence[Any], caption: str) -> None:
-    """Tokens per second of whole training runs, by length, a bar per trainer."""
+    """Plot tokens per second of whole training runs by length, with a bar per trainer."""
     plt = _pyplot()
     lengths, names = (list(dict.fromkeys(x)) for x in ([r.run.length for r in rows], [r.name for r in rows]))
     figure, axes = plt.subplots(figsize=(6.5, 3.8))
@@ -172,7 +172,7 @@ def plot_trainers(path: Path, rows: Sequence[Any], caption: str) -> None:
 
 
 def plot_decode(path: Path, rows: Sequence[decode.Row], caption: str) -> None:
-    """Bytes per second of each contestant, a group per cache."""
+    """Plot bytes per second of each contestant, with a group per cache."""
     plt = _pyplot()
     caches = list(dict.fromkeys(r.cache for r in rows))
     names = list(dict.fromkeys(r.name for r in rows))
@@ -196,7 +196,7 @@ def plot_decode(path: Path, rows: Sequence[decode.Row], caption: str) -> None:
 
 
 def plot_memory(path: Path, rows: Sequence[memory.Row], caption: str) -> None:
-    """Extra memory by length, both logarithmic, beside what one score matrix would take."""
+    """Plot extra memory by length, both logarithmic, beside what one score matrix would take."""
     plt = _pyplot()
     figure, axes = plt.subplots(figsize=(6.5, 4.6))
     for statistics, colour in ((False, "#1d4ed8"), (True, "#7aa5f5")):
@@ -220,7 +220,7 @@ def plot_memory(path: Path, rows: Sequence[memory.Row], caption: str) -> None:
 
 
 def _in_two(text: str) -> str:
-    """A label broken at the comma nearest to its middle."""
+    """Break a label at the comma nearest to its middle."""
     commas = [i for i, c in enumerate(text) if c == ","]
     if not commas:
         return text
@@ -229,10 +229,10 @@ def _in_two(text: str) -> str:
 
 
 def _finish(figure: Any, path: Path, title: str, caption: str, axes: Any, columns: int) -> None:
-    """Title and legend above the axes, machine below, and save."""
+    """Add title and legend above the axes and the machine below, and save."""
     figure.legend(
         *axes.get_legend_handles_labels(),
-        title=title,  # the layout keeps a legend clear of the axes, but not a legend clear of a figure's title
+        title=title,  # as the legend's title: the layout keeps legends clear of axes, but not of a figure's title
         title_fontproperties={"size": 11, "weight": "bold"},
         loc="outside upper center",
         ncols=columns,

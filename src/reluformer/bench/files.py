@@ -1,4 +1,4 @@
-"""Results as CSV files: one row per measurement, the machine in every row."""
+"""Results as CSV files: one row per measurement, with the machine in every row."""
 
 import csv
 import io

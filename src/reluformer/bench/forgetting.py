@@ -1,7 +1,7 @@
-"""``reluformer bench forgetting``: causal attention with forget gates, gates' gradients included, against softmax.
+"""``reluformer bench forgetting``: causal attention with forget gates, including their gradients, against softmax.
 
 Weak gates forget nothing within the sequence, so every block of keys is visited; strong ones let the operator skip
-blocks. The difference is what skipping is worth.
+blocks. The difference is what skipping gains.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,13 +20,13 @@ from reluformer.bench.timing import Call, medians, reason, release
 
 PASSES = ("forward", "both")
 OURS, FLEX = "ReLU, this operator", "softmax, FlexAttention"
-FIXED = "softmax, FlexAttention, gates fixed"  # spares it the atomic sums of the gates' gradients
+FIXED = "softmax, FlexAttention, gates fixed"  # without the atomic sums of the gates' gradients
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One shape of the problem, and how strongly its gates forget: the mean of ``-log f``."""
+    """One shape of the problem; ``strength`` is how strongly the gates forget, the mean of ``-log f``."""
 
     head_dim: int
     length: int
@@ -38,17 +38,17 @@ class Setting:
 
 @dataclass
 class Row:
-    """What one contestant did in one setting; a pass that did not run is missing, and the note says why."""
+    """Results of one contestant in one setting; a pass that did not run is missing, and the note says why."""
 
     setting: Setting
     name: str
     ms: dict[str, float] = field(default_factory=dict)
-    vs_flex: dict[str, float] = field(default_factory=dict)  # how many times as fast as FlexAttention
-    vs_weakest: dict[str, float] = field(default_factory=dict)  # and as itself with the weakest gates
+    vs_flex: dict[str, float] = field(default_factory=dict)  # speed relative to FlexAttention
+    vs_weakest: dict[str, float] = field(default_factory=dict)  # and to itself with the weakest gates
     note: str = ""
 
     def record(self) -> dict[str, object]:
-        """The row for a CSV file."""
+        """Return the row for a CSV file."""
         found: dict[str, object] = asdict(self.setting) | {"contestant": self.name}
         for kind in PASSES:
             for column in ("ms", "vs_flex", "vs_weakest"):
@@ -59,7 +59,7 @@ class Row:
 def settings(
     head_dims: list[int], lengths: list[int], strengths: list[float], tokens: int, width: int, dtype: str
 ) -> Iterator[Setting]:
-    """Every combination, ``tokens`` per call (at least one sequence), ``width`` = heads x head dim."""
+    """Yield every combination, with ``tokens`` per call (at least one sequence) and ``width`` = heads x head dim."""
     for d in head_dims:
         for n in lengths:
             for strength in strengths:
@@ -68,7 +68,7 @@ def settings(
 
 @dataclass(frozen=True)
 class Contestant:
-    """A way to attend with gates; ``attend(q, k, v, log_forget)`` returns the output."""
+    """A way to compute attention with gates; ``attend(q, k, v, log_forget)`` returns the output."""
 
     name: str
     attend: Attend
@@ -87,7 +87,7 @@ def _ungated(q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor) -> Tensor:
 
 
 def softmax_formula(q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor) -> Tensor:
-    """Softmax of the scores plus the logarithms of what is left of their keys, as the formula has it."""
+    """Apply softmax to the scores plus the log of what the gates leave of each key, literally by the formula."""
     n, d = q.shape[-2:]
     c = log_forget.cumsum(-1)  # (B, H, N)
     score = (q * d**-0.5) @ k.mT + (c[..., None] - c[:, :, None])  # (B, H, N, N)
@@ -97,8 +97,8 @@ def softmax_formula(q: Tensor, k: Tensor, v: Tensor, log_forget: Tensor) -> Tens
 
 
 def flex_softmax(q: Tensor, k: Tensor, v: Tensor, c: Tensor, blocks: object) -> Tensor:
-    """The same through FlexAttention, whose scores are modified one by one; ``c (B, H, N)`` sums the gates."""
-    left, right = c, c.clone()  # it refuses gradients of a tensor that a modification reads in two places
+    """Compute the same with FlexAttention, which modifies scores one by one; ``c (B, H, N)`` sums the log gates."""
+    left, right = c, c.clone()  # it refuses gradients of a tensor that a score_mod reads in two places
 
     def fade(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return score + (left[b, h, i] - right[b, h, j])
@@ -143,7 +143,7 @@ def measure(setting: Setting, device: torch.device, seconds: float, fewest: int,
     slope = torch.randn(shape, device=device, dtype=dtype)
     rows = {c.name: Row(setting, c.name) for c in FIELD}
     calls: dict[str, dict[str, Call]] = {kind: {} for kind in PASSES}
-    truth: list[Tensor] = []  # output and gradients of the first that computes softmax
+    truth: list[Tensor] = []  # output and gradients of the first contestant that computes softmax
     with functorch_config.patch(donated_buffer=False):
         for contestant in FIELD:
             row = rows[contestant.name]
@@ -162,7 +162,7 @@ def measure(setting: Setting, device: torch.device, seconds: float, fewest: int,
                 return out, *torch.autograd.grad(out, leaves, slope)
 
             try:
-                found = [x.detach() for x in both()[:4]]  # without the gates' gradients, which round differently
+                found = [x.detach() for x in both()[:4]]  # the gates' gradients are left out, as they round differently
                 if contestant.softmax:
                     truth = truth or found
                     _check(found, truth)
@@ -183,7 +183,7 @@ def measure(setting: Setting, device: torch.device, seconds: float, fewest: int,
 
 
 def _check(found: list[Tensor], truth: list[Tensor]) -> None:
-    """Both who compute softmax must agree, or the race is not one."""
+    """Check that all implementations of softmax agree; otherwise their times could not be compared."""
     for x, y in zip(found, truth, strict=True):
         error = ((x - y).float().norm() / y.float().norm()).item()
         if not error < 0.03:
@@ -191,7 +191,7 @@ def _check(found: list[Tensor], truth: list[Tensor]) -> None:
 
 
 def compare(rows: Sequence[Row]) -> None:
-    """Fill in the ratios: to FlexAttention in the same setting, and to oneself where the gates are weakest."""
+    """Fill in the ratios: to FlexAttention in the same setting, and to the same contestant with the weakest gates."""
     for row in rows:
         alike = [r for r in rows if _shape(r.setting) == _shape(row.setting)]
         weakest = min(r.setting.strength for r in alike)

@@ -1,4 +1,4 @@
-"""Where and when something was measured."""
+"""Descriptions of where and when something was measured."""
 
 import datetime
 import importlib.util
@@ -13,7 +13,7 @@ import reluformer
 
 
 def describe(device: torch.device) -> dict[str, str]:
-    """What a reader needs to place a number: date, commit, processor, GPU and versions."""
+    """Return what a reader needs to interpret a number: date, commit, processor, GPU and versions."""
     cuda = device.type == "cuda"
     return {
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -29,11 +29,11 @@ def describe(device: torch.device) -> dict[str, str]:
 
 
 def at_work(device: torch.device, fewest: int | None = None) -> str:
-    """What does the work: a GPU, or a processor with as many threads as PyTorch has, which may be fewer than cores.
+    """Return what does the work: a GPU, or a processor with PyTorch's number of threads, which may be below its cores.
 
     Args:
-        device: Where it is done.
-        fewest: Threads at one time or another, where that was fewer.
+        device: Device that does the work.
+        fewest: Smallest number of threads that was used at any time, if it varied.
     """
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
@@ -43,7 +43,7 @@ def at_work(device: torch.device, fewest: int | None = None) -> str:
 
 
 def one_line(place: dict[str, str]) -> str:
-    """The description under a table."""
+    """Return the description as one line, for below a table."""
     versions = [f"{name} {place[name]}" for name in ("reluformer", "torch", "triton", "python") if place[name]]
     commit = [f"commit {place['commit']}"] if place["commit"] else []
     return ", ".join([place["gpu"] or place["machine"], *versions, *commit, place["date"]])

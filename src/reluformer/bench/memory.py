@@ -1,4 +1,4 @@
-"""``reluformer bench memory``: what forward and backward hold beyond inputs, outputs and gradients, by length."""
+"""``reluformer bench memory``: memory of forward and backward beyond inputs, outputs and gradients, by length."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from reluformer.bench.timing import medians, reason, release
 
 @dataclass
 class Row:
-    """Forward and backward at one length."""
+    """Results of forward and backward at one length."""
 
     length: int
     heads: int
@@ -25,11 +25,11 @@ class Row:
 
     @property
     def bytes_per_token(self) -> float | None:
-        """Extra memory over length: constant if memory is linear."""
+        """Extra memory over length, which is constant if memory is linear."""
         return None if self.extra_mib is None else self.extra_mib * 2**20 / self.length
 
     def record(self) -> dict[str, object]:
-        """The row for a CSV file."""
+        """Return the row for a CSV file."""
         return {
             "length": self.length,
             "heads": self.heads,
@@ -44,7 +44,7 @@ class Row:
 
 
 def measure(length: int, heads: int, head_dim: int, dtype: str, statistics: bool, device: torch.device) -> Row:
-    """Weigh one causal forward and backward of one sequence; with statistics, gradients flow through them too."""
+    """Measure a causal forward and backward of one sequence; with statistics, gradients flow through these, too."""
     row = Row(length, heads, head_dim, dtype, statistics)
     shape = (1, heads, length, head_dim)
     try:

@@ -1,4 +1,4 @@
-"""``reluformer bench`` of whole models, of training and of data: parse, measure, print, keep."""
+"""The commands of ``reluformer bench`` for models, training and data: parse, measure, print, save."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +24,7 @@ Size = Annotated[str | None, typer.Option(help="preset: tiny, small or base; by 
 Lengths = Annotated[str | None, typer.Option(help="of source and target, e.g. 512,1024,2048")]
 Without = Annotated[str, typer.Option(help="leave out contestants with these words in their names: marian,power")]
 
-WAYS = {"plain": (False,), "compiled": (True,), "both": (False, True)}  # of running a model's layers
+WAYS = {"plain": (False,), "compiled": (True,), "both": (False, True)}  # ways to run a model's layers
 
 
 def training(
@@ -40,14 +40,14 @@ def training(
     out: Out = None,
     quick: Quick = False,
 ) -> None:
-    """A training step of ReLUFormer, its softmax twin and a stock Marian of the same size."""
+    """Time a training step of ReLUFormer, its softmax twin and a stock Marian of the same size."""
     where = device_of(device)
     gpu = where.type == "cuda"
     layers = layers or ("both" if gpu else "plain")
     if layers not in WAYS:
         raise typer.BadParameter(f"takes {', '.join(WAYS)}, got {layers!r}", param_hint="--layers")
     default = [16] if quick else [512, 1024, 2048, 8192] if gpu else [128]
-    budget = tokens or (131072 if gpu and not quick else 256)  # enough that launches do not take the time
+    budget = tokens or (131072 if gpu and not quick else 256)  # enough that kernel launches do not dominate
     sizes = numbers_of("--lengths", lengths, default)
     _race_models("training", size, sizes, budget, where, dtype, without, out, quick, ways=WAYS[layers])
 
@@ -63,7 +63,7 @@ def generation(
     out: Out = None,
     quick: Quick = False,
 ) -> None:
-    """Decoding with ReLUFormer, its softmax twin and a stock Marian of the same size."""
+    """Time decoding with ReLUFormer, its softmax twin and a stock Marian of the same size."""
     where = device_of(device)
     gpu = where.type == "cuda"
     sizes = numbers_of("--lengths", lengths, [8] if quick else [128, 512] if gpu else [32])
@@ -79,7 +79,7 @@ def translation(
     out: Out = None,
     quick: Quick = False,
 ) -> None:
-    """Translation on a CPU, int8 and float32: this model, its twin, Hugging Face's generate, CTranslate2."""
+    """Time translation on a CPU, int8 to float32: this model, its twin, Hugging Face's generate, CTranslate2."""
     import tempfile
 
     from reluformer.bench import translation as race
@@ -123,7 +123,7 @@ def data(
     lengths: Annotated[str, typer.Option(help="tokens to pack to, 0 for sentences")] = "0,512,1024",
     out: Out = None,
 ) -> None:
-    """Preparing a corpus: seconds, pairs per second, memory."""
+    """Measure the preparation of a corpus: seconds, pairs per second, memory."""
     import tempfile
 
     from reluformer.bench import preparation
@@ -149,7 +149,7 @@ def trainers(
     out: Out = None,
     quick: Quick = False,
 ) -> None:
-    """Training runs on real data: ours and its twin, and a stock Marian with Hugging Face's own trainer."""
+    """Time training on real data: ReLUFormer, its twin, and a stock Marian with Hugging Face's own trainer."""
     import tempfile
 
     from reluformer.bench import trainers
@@ -162,7 +162,7 @@ def trainers(
     report = Report("trainers", where, out)
     rows: list[trainers.Row] = []
     steps = steps or (2 if quick else 60)
-    warmup = 1 if quick else 40 if gpu else 3  # lengths vary: compiling takes several steps
+    warmup = 1 if quick else 40 if gpu else 3  # lengths vary, so that compiling takes several steps
     for length in numbers_of("--lengths", lengths, [0] if quick else [0, 1024], least=0):
         budget = cost or (131072 if gpu else 512 if quick else 2048)
         run = trainers.Run(str(data), preset, length, budget, steps + warmup, warmup, gpu)
@@ -200,7 +200,10 @@ def _race_models(
     beams: int = 1,
     **more: Any,
 ) -> None:
-    """``amount`` is tokens per step in training, sequences per batch in generation; ``more`` is for the race."""
+    """Time the models at every length and report.
+
+    ``amount`` is tokens per step in training and sequences per batch in generation; ``more`` is passed to the timing.
+    """
     from reluformer.bench import models
 
     size = size_of(size, quick)

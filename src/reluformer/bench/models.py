@@ -17,19 +17,19 @@ RELU = "ReLUFormer"
 REGULARISED = "ReLUFormer, regulariser"
 QUARTER = "ReLUFormer, regulariser on a quarter"  # of the sequences
 POWERED = "ReLUFormer, power 8, query-key norm"
-EIGHTH = "ReLUFormer, power 8"  # without the norm: in softmax's own place
+EIGHTH = "ReLUFormer, power 8"  # without the norm: a drop-in for softmax
 TWIN = "softmax twin"
 NORMED_TWIN = "softmax twin, query-key norm"
 MARIAN = "Marian, SDPA"
 COMPILED = ", compiled"
 REGULARISER = {"mass": 0.02, "entropy": 0.02}
-TRAINED = (REGULARISED, QUARTER, NORMED_TWIN)  # when they generate they are as another, or nearly
+TRAINED = (REGULARISED, QUARTER, NORMED_TWIN)  # left out of generation, where each is the same as another, or nearly
 NAMES = (RELU, REGULARISED, QUARTER, POWERED, EIGHTH, TWIN, NORMED_TWIN, MARIAN)
 
 
 @dataclass(frozen=True)
 class Load:
-    """What the models are given: sequences of one length, source and target alike."""
+    """The input of the models: sequences of one length, the same for source and target."""
 
     size: str
     length: int
@@ -41,24 +41,24 @@ class Load:
 
 @dataclass
 class Row:
-    """What one model did."""
+    """Results of one model."""
 
     load: Load
     name: str
     ms: float | None
     tokens_per_s: float | None
-    vs_twin: float | None = None  # of a compiled model, the compiled one
-    vs_marian: float | None = None  # the stock one, as it comes
+    vs_twin: float | None = None  # for a compiled model, the compiled twin
+    vs_marian: float | None = None  # always the one that is not compiled
     note: str = ""
 
     def record(self) -> dict[str, object]:
-        """The row for a CSV file."""
+        """Return the row for a CSV file."""
         names = ("ms", "tokens_per_s", "vs_twin", "vs_marian", "note")
         return asdict(self.load) | {"model": self.name} | {name: getattr(self, name) for name in names}
 
 
 def models(load: Load, without: Sequence[str] = ()) -> dict[str, Callable[[], nn.Module]]:
-    """How to make each contestant, all of one size and dropout, but those with a word of ``without`` in their names."""
+    """Return makers of all models, of one size and dropout, except those with a word of ``without`` in their names."""
 
     def ours(family: str, **fields: Any) -> Callable[[], nn.Module]:
         config = ReLUFormerConfig.preset(
@@ -80,7 +80,7 @@ def models(load: Load, without: Sequence[str] = ()) -> dict[str, Callable[[], nn
 
 
 def marian(load: Load) -> nn.Module:
-    """A stock Marian of the twin's size."""
+    """Return a stock Marian of the twin's size."""
     from transformers import MarianConfig, MarianMTModel
 
     twin = ReLUFormerConfig.preset(f"transformer-{load.size}")
@@ -107,7 +107,7 @@ def marian(load: Load) -> nn.Module:
 
 
 def _compile(model: Any) -> None:
-    """Compile layer by layer, the stock model like ours."""
+    """Compile layer by layer, the stock model in the same way as ours."""
     if isinstance(model, ReLUFormerForConditionalGeneration):
         model.compile_layers()
         return
@@ -124,9 +124,9 @@ def training(
     without: Sequence[str] = (),
     ways: Sequence[bool] = (False,),
 ) -> list[Row]:
-    """Time a whole step: forward, backward, optimizer; tokens are those of the target.
+    """Time a whole step: forward, backward and optimiser; tokens are those of the target.
 
-    Everybody runs in all ``ways``: as it is (False), with its layers compiled (True).
+    Every model runs in all ``ways``: as it is (False), with its layers compiled (True).
     """
     ids = torch.randint(3, load.vocab_size, (load.batch, load.length), device=device)
     dtype = getattr(torch, load.dtype)
@@ -155,7 +155,7 @@ def training(
 
 
 def generation(load: Load, device: torch.device, seconds: float, fewest: int, without: Sequence[str] = ()) -> list[Row]:
-    """Time ``generate``, greedily or with beams, as many tokens as the source has."""
+    """Time ``generate``, greedy or with beams, for as many tokens as the source has."""
     ids = torch.randint(3, load.vocab_size, (load.batch, load.length), device=device)
     options = {"max_new_tokens": load.length, "min_new_tokens": load.length, "do_sample": False}
 

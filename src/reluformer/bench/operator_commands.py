@@ -1,4 +1,4 @@
-"""``reluformer bench`` of the operator: parse, measure, print, keep."""
+"""The commands of ``reluformer bench`` for the operator: parse, measure, print, save."""
 
 from typing import Annotated
 
@@ -41,7 +41,7 @@ def attention(
     out: Out = None,
     quick: Quick = False,
 ) -> None:
-    """Forward, backward and both: this operator, eager ReLU, SDPA softmax, FlexAttention."""
+    """Time attention, forward, backward and both: this operator, eager ReLU, SDPA softmax, FlexAttention."""
     where = device_of(device)
     gpu = where.type == "cuda"
     if causal not in _CAUSAL:
@@ -67,7 +67,7 @@ def attention(
         with report.console.status(f"length {shape.length}, head dim {shape.head_dim}, causal {shape.causal}"):
             seconds, fewest = (0.01, 1) if quick else (0.2, 10) if gpu else (1.0, 3)
             rows += attention_bench.measure(shape, where, seconds, fewest, quick, words)
-        report.keep(rows)  # after every setting, so that an interrupted run leaves what it has
+        report.keep(rows)  # after every setting, so that an interrupted run keeps its results
         after = shapes[i + 1] if i + 1 < len(shapes) else None
         group = [r for r in rows if (r.setting.head_dim, r.setting.causal) == (shape.head_dim, shape.causal)]
         if after is None:
@@ -87,7 +87,7 @@ def forgetting(
     out: Out = None,
     quick: Quick = False,
 ) -> None:
-    """Causal attention with forget gates: this operator, and softmax through FlexAttention and by the formula."""
+    """Time causal attention with forget gates: this operator, and softmax by FlexAttention and by the formula."""
     where = device_of(device)
     gpu = where.type == "cuda"
     dims = numbers_of("--head-dims", head_dims, [64])
@@ -139,7 +139,7 @@ def decode(
     out: Out = None,
     quick: Quick = False,
 ) -> None:
-    """One query per sequence against a long cache, beside a plain copy of as many bytes."""
+    """Time one query per sequence against a long cache, beside a plain copy of as many bytes."""
     where = device_of(device)
     gpu = where.type == "cuda"
     sequences = sequences or (32 if gpu and not quick else 4)
@@ -176,7 +176,7 @@ def memory(
     out: Out = None,
     quick: Quick = False,
 ) -> None:
-    """Peak memory of forward and backward beyond inputs, outputs and gradients, by length."""
+    """Measure the peak memory of forward and backward, beyond inputs, outputs and gradients, by length."""
     where = device_of(device)
     gpu = where.type == "cuda"
     default = [256, 512] if quick else [2**i for i in range(12, 18)] if gpu else [1024, 2048, 4096, 8192]
@@ -205,7 +205,7 @@ def memory(
 
 
 def _head_layouts(text: str) -> list[tuple[int, int, int]]:
-    """``32/8x128,16/16x64`` as triples."""
+    """Parse ``32/8x128,16/16x64`` into triples of query heads, key heads and head dimension."""
     found = []
     for part in text.split(","):
         numbers = part.replace("/", "x").split("x")

@@ -1,4 +1,4 @@
-"""What the commands of ``reluformer bench`` share: options, their meaning, and the report."""
+"""Shared by the commands of ``reluformer bench``: options, their parsing, and the report."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _DTYPES = ("float16", "bfloat16", "float32")
 
 
 class Report:
-    """Where results go: the console, and the folder if there is one."""
+    """Reports results: on the console, and in a folder if there is one."""
 
     def __init__(self, name: str, device: torch.device, out: Path | None, variant: str = "") -> None:
         self.name, self.out = name, out
@@ -39,20 +39,20 @@ class Report:
                 raise typer.BadParameter(str(error), param_hint="--out") from None
 
     def show(self, table: Table, notes: Sequence[str] = ()) -> None:
-        """Print a table, and what has no numbers in it, and why."""
+        """Print a table, and notes on why some of its numbers are missing."""
         self.console.print(table)
         for line in notes:
             self.console.print(f"  n/a  {line}", style="dim", highlight=False, markup=False)
 
     def keep(self, rows: list[Any]) -> None:
-        """Write the rows there are."""
+        """Write the rows so far to the CSV file."""
         if self.out is not None:
             files.write_csv(self.out / f"{self.stem}.csv", [r.record() for r in rows], self.place)
 
     def finish(self, rows: list[Any], table: Table, notes: Sequence[str] = (), figure: bool = True) -> None:
-        """Write and draw all rows, then print the last table and where this was.
+        """Write and draw all rows, then print the last table and a description of the machine.
 
-        Files come first, for whoever reads may have seen enough; but a disk that is full does not take the table away.
+        Files come first, since a reader may close the output early; but the table is printed even if the disk is full.
         """
         caption = machine.one_line(self.place)
         try:
@@ -71,7 +71,7 @@ class Report:
 
 
 def device_of(name: str) -> torch.device:
-    """The device of ``--device``."""
+    """Return the device that ``--device`` names."""
     if name not in ("auto", "cpu", "cuda"):
         raise typer.BadParameter(f"takes auto, cpu or cuda, got {name!r}", param_hint="--device")
     if name == "cuda" and not torch.cuda.is_available():
@@ -80,7 +80,7 @@ def device_of(name: str) -> torch.device:
 
 
 def dtype_of(name: str | None, device: torch.device) -> str:
-    """The name of ``--dtype``, or what suits the device."""
+    """Return the name given by ``--dtype``, or the default of the device."""
     if name is None:
         return "bfloat16" if device.type == "cuda" else "float32"
     if name not in _DTYPES:
@@ -89,7 +89,7 @@ def dtype_of(name: str | None, device: torch.device) -> str:
 
 
 def positives_of(option: str, text: str) -> list[float]:
-    """Positive numbers of an option, between commas."""
+    """Parse the positive numbers of an option, separated by commas."""
     try:
         found = [float(part) for part in text.split(",")]
     except ValueError:
@@ -100,7 +100,7 @@ def positives_of(option: str, text: str) -> list[float]:
 
 
 def numbers_of(option: str, text: str | None, default: list[int], least: int = 1) -> list[int]:
-    """Integers of an option, between commas."""
+    """Parse the integers of an option, separated by commas."""
     if text is None:
         return default
     parts = text.split(",")
@@ -110,7 +110,7 @@ def numbers_of(option: str, text: str | None, default: list[int], least: int = 1
 
 
 def words_of(text: str, names: Sequence[str]) -> list[str]:
-    """The words of ``--without``, in small letters; each leaves out contestants of these names, and not all of them."""
+    """Parse the words of ``--without`` to lower case; each must leave out some of these names, and together not all."""
     words = [word.strip().lower() for word in text.split(",") if word.strip()]
     known = [name.lower() for name in names]
     for word in words:
@@ -124,14 +124,14 @@ def words_of(text: str, names: Sequence[str]) -> list[str]:
 
 
 def check_width(width: int | None, head_dims: Sequence[int]) -> None:
-    """Refuse a ``--width`` that is not one of whole heads."""
+    """Refuse a ``--width`` that is not a multiple of every head dimension."""
     for head_dim in head_dims:
         if width is not None and width % head_dim:
             raise typer.BadParameter(f"takes a multiple of the head dim {head_dim}, got {width}", param_hint="--width")
 
 
 def size_of(size: str | None, quick: bool) -> str:
-    """The preset of ``--size``, or what suits the time there is."""
+    """Return the preset that ``--size`` names, or a default: tiny if quick, else small."""
     from reluformer.models.configuration import SIZES
 
     if size is None:

@@ -1,4 +1,4 @@
-"""The most memory that a call holds beyond what it was given and what it returns."""
+"""Peak memory of a call, beyond its inputs and outputs."""
 
 import contextlib
 import gc
@@ -14,7 +14,7 @@ from reluformer.bench.timing import Call
 
 
 def peak_extra_bytes(call: Call, device: torch.device) -> int:
-    """Peak of the memory allocated during the call, less the tensors that it returns."""
+    """Return the peak of the memory allocated during the call, minus the tensors that it returns."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize()
@@ -24,7 +24,7 @@ def peak_extra_bytes(call: Call, device: torch.device) -> int:
         torch.cuda.synchronize()
         peak = torch.cuda.max_memory_allocated() - before
     else:
-        # The CPU allocator keeps no peak; the profiler sees every allocation, those inside C++ kernels too.
+        # The CPU allocator keeps no peak; the profiler sees every allocation, even inside C++ kernels.
         with _silent_stderr(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
             result = call()
         events = recorded.profiler.kineto_results.events()  # type: ignore[union-attr]
@@ -47,7 +47,7 @@ def _tensors(result: object) -> Iterator[Tensor]:
 
 @contextlib.contextmanager
 def _silent_stderr() -> Iterator[None]:
-    """The profiler's C++ side announces every start and stop on stderr."""
+    """Silence stderr, where the profiler's C++ side announces every start and stop."""
     sys.stderr.flush()
     saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:

@@ -1,4 +1,4 @@
-"""``reluformer bench data``: how long preparing a corpus takes, and how much memory."""
+"""``reluformer bench data``: time and memory of preparing a corpus."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from pathlib import Path
 from reluformer.data.dataset import read_manifest
 from reluformer.data.files import DataError
 
-SAMPLE_SECONDS = 0.05  # between two looks at the memory
+SAMPLE_SECONDS = 0.05  # between two samples of the memory
 
 
 @dataclass
@@ -24,12 +24,12 @@ class Row:
     peak_mib: float | None
 
     def record(self) -> dict[str, object]:
-        """The row for a CSV file."""
+        """Return the row for a CSV file."""
         return asdict(self)
 
 
 def measure(inputs: Sequence[str], languages: str, options: Sequence[str], out: Path) -> Row:
-    """Prepare the inputs in a process of its own, with what processes it starts, from nothing."""
+    """Prepare the inputs from scratch in a process of its own, and measure it together with its children."""
     command = [sys.executable, "-m", "reluformer", "data", "prepare", *inputs, "--languages", languages]
     began = time.perf_counter()
     process = subprocess.Popen(
@@ -50,7 +50,7 @@ def measure(inputs: Sequence[str], languages: str, options: Sequence[str], out: 
 
 
 def _memory_of(process: int) -> float:
-    """Bytes of a process and all it started, pages that several share counted once; 0 where nobody says so."""
+    """Return the bytes of a process and its descendants, counting shared pages once; 0 where they are not known."""
     proc = Path("/proc")
     try:
         lines = (proc / str(process) / "smaps_rollup").read_text().splitlines()
@@ -60,6 +60,6 @@ def _memory_of(process: int) -> float:
             for task in (proc / str(process) / "task").iterdir()
             for child in (task / "children").read_text().split()
         ]
-    except (OSError, StopIteration):  # it has ended meanwhile, or this is no Linux
+    except (OSError, StopIteration):  # it has ended meanwhile, or this is not Linux
         return 0.0
     return own + sum(map(_memory_of, children))

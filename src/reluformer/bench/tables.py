@@ -8,18 +8,18 @@ from rich.table import Table
 
 from reluformer.bench.attention import PASSES, Row
 
-# Wide enough for the tables where nobody watches: a log, a file.
+# Wide enough for the tables where there is no terminal: a log, a file.
 WIDTH = 118
 
 
 def console() -> Console:
-    """Standard output, wide where it is not a terminal."""
+    """Return a console on standard output, wide if it is not a terminal."""
     plain = Console()
     return plain if plain.is_terminal else Console(width=WIDTH)
 
 
 def attention_table(rows: Sequence[Row]) -> Table:
-    """Rows of one head dimension and causality; the lengths are sections."""
+    """Return a table of rows of one head dimension and causality, with a section per length."""
     first = rows[0].setting
     table = Table(
         title=f"head dim {first.head_dim} x {first.heads} heads, {'causal' if first.causal else 'not causal'}, "
@@ -54,7 +54,7 @@ def attention_table(rows: Sequence[Row]) -> Table:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """One line for each reason why something did not run."""
+    """Return one line for each reason why something did not run."""
     reasons: dict[str, list[int]] = {}
     for row in rows:
         if row.note:
@@ -70,14 +70,14 @@ def _cells(row: Row, kind: str) -> tuple[str, str, str]:
 
 
 def number(x: float | None) -> str:
-    """Three significant digits, never an exponent."""
+    """Format a number with about three significant digits, never with an exponent."""
     if x is None:
         return "n/a"
     return f"{x:.0f}" if x >= 100 else f"{x:.1f}" if x >= 10 else f"{x:.2f}" if x >= 0.1 or x == 0 else f"{x:.3f}"
 
 
 def plain_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str = "") -> Table:
-    """A table whose first column is text and whose others are numbers."""
+    """Return a table whose first column is text and whose others are numbers."""
     table = Table(
         title=title or None, caption=caption or None, title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD
     )

@@ -1,4 +1,4 @@
-"""How long calls take: warmed up, timed on the device, in turns, by the median."""
+"""Timing of calls: after a warm-up, on the device's clock, in turns, by the median."""
 
 import re
 import statistics
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 Call = Callable[[], object]
-FLUSH_BYTES = 2**30  # many times the largest L2 cache, and long enough for the host to prepare the next call
+FLUSH_BYTES = 2**30  # many times the largest L2 cache, and enough work for the host to prepare the next call meanwhile
 
 
 def medians(
@@ -20,10 +20,10 @@ def medians(
     most: int = 100,
     pause: float = 0.0,
 ) -> dict[str, float | str]:
-    """Median milliseconds of each call, or one line that says why it has none.
+    """Return the median milliseconds of each call, or one line that says why it has none.
 
-    The calls take turns, so that a noisy or throttled machine hits all of them alike. Each is repeated for about
-    ``seconds``, ``fewest`` to ``most`` times, each time after a ``pause``.
+    The calls take turns, so that a noisy or throttled machine affects all of them alike. Each is repeated for about
+    ``seconds``, ``fewest`` to ``most`` times, each time after a ``pause`` in seconds.
     """
     clock: _CudaClock | _HostClock = _CudaClock(device) if device.type == "cuda" else _HostClock()
     repeats: dict[str, int] = {}
@@ -31,7 +31,7 @@ def medians(
     for name, call in calls.items():
         try:
             (estimate,) = clock.read([clock.time(call)])  # compiles, allocates
-            if estimate < 1000 * seconds or device.type == "cuda":  # a long call on a CPU hardly feels its first time
+            if estimate < 1000 * seconds or device.type == "cuda":  # long calls on a CPU are hardly slower at first
                 (estimate,) = clock.read([clock.time(call)])
             repeats[name] = max(fewest, min(most, int(1000 * seconds / max(estimate, 1e-3))))
         except Exception as error:  # a rival that cannot run here loses its row, not the table
@@ -52,7 +52,7 @@ def medians(
 
 
 def reason(error: Exception) -> str:
-    """An error in one line."""
+    """Return an error as one line."""
     if isinstance(error, torch.OutOfMemoryError):
         return "out of memory"
     inner = re.search(r"raised exception \w+\(['\"](.+)['\"]\)", str(error))  # the compiler's wrapping says less
@@ -62,7 +62,7 @@ def reason(error: Exception) -> str:
 
 
 def release(device: torch.device) -> None:
-    """Give freed memory back, so that one contestant's leftovers do not starve the next."""
+    """Return cached memory to the device, so that one contestant's leftovers do not starve the next."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
@@ -78,14 +78,14 @@ class _HostClock:
 
 
 class _CudaClock:
-    """Device events around each call; the host runs ahead, so its own time does not show."""
+    """Records device events around each call; the host runs ahead, so that its own time does not show."""
 
     def __init__(self, device: torch.device) -> None:
         self.trash = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device=device)
 
     def time(self, call: Call) -> tuple[torch.cuda.Event, torch.cuda.Event]:
         start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        self.trash.zero_()  # the inputs leave the L2 cache
+        self.trash.zero_()  # evicts the inputs from the L2 cache
         start.record()
         call()
         stop.record()

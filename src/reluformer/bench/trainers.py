@@ -23,15 +23,13 @@ from reluformer.training.loading import longer_sides
 from reluformer.training.recipe import Batches, Checkpoints, Optimiser, Recipe, Stage
 from reluformer.training.run import MULTIPLE, model_config, train
 
-QUADRATIC = (
-    8192  # with fused kernels attention is half of a small model there, see benchmarks/results/training-h200.csv
-)
-SAMPLE_MS = 100  # between two looks at the GPU
+QUADRATIC = 8192  # where fused attention is half of a small model's cost, see benchmarks/results/training-h200.csv
+SAMPLE_MS = 100  # between two samples of the GPU's utilisation
 
 
 @dataclass(frozen=True)
 class Run:
-    """What is trained, and on what: ``length`` is the one that the data were packed to, 0 for sentences."""
+    """What is trained, and on what; ``length`` is the length that the data was packed to, 0 for sentences."""
 
     data: str
     size: str
@@ -44,29 +42,29 @@ class Run:
 
 @dataclass
 class Row:
-    """How fast one trainer was, of target tokens that are no padding, after its warm-up."""
+    """Speed of one trainer after its warm-up, in target tokens without padding."""
 
     run: Run
     name: str
     tokens_per_s: float
     tokens_per_step: float
-    busy: float | None  # share of the time in which the GPU was at work
+    busy: float | None  # share of the time that the GPU was at work
     vs_marian: float | None = None
 
     def record(self) -> dict[str, object]:
-        """The row for a CSV file."""
+        """Return the row for a CSV file."""
         names = ("tokens_per_s", "tokens_per_step", "busy", "vs_marian")
         about = {**asdict(self.run), "data": Path(self.run.data).name}
         return about | {"trainer": self.name} | {name: getattr(self, name) for name in names}
 
 
 def race(run: Run, out: Path) -> Iterator[Row]:
-    """Train everybody for as many steps, on as many tokens a step or so; what they write goes to ``out``."""
+    """Train all contestants for the same number of steps and about as many tokens per step; files go to ``out``."""
     stock = _stock(run, out)
     stock.vs_marian = 1.0
     yield stock
     for name in (REGULARISED, TWIN):
-        gc.collect()  # a trainer and its model know each other
+        gc.collect()  # a trainer and its model refer to each other
         release(torch.device("cuda" if uses_gpu() else "cpu"))
         row = _ours(run, name, out)
         row.vs_marian = row.tokens_per_s / stock.tokens_per_s
@@ -96,7 +94,7 @@ def _ours(run: Run, name: str, out: Path) -> Row:
 
 
 def _stock(run: Run, out: Path) -> Row:
-    """Marian as Hugging Face's examples train it: batches of a number of examples, of like length, in bf16."""
+    """Train Marian as Hugging Face's examples do: batches of a fixed number of examples of similar length, in bf16."""
     examples = PackedDataset(run.data, "train", run.length)
     batches = CostBatches(longer_sides(examples), run.cost, QUADRATIC)
     vocabulary = model_config(_recipe(run, TWIN, out), read_manifest(run.data)["vocabulary"]).vocab_size
@@ -106,8 +104,8 @@ def _stock(run: Run, out: Path) -> Row:
         output_dir=str(out / "marian"),
         use_cpu=not on_gpu,
         bf16=on_gpu,
-        per_device_train_batch_size=max(1, round(len(examples) / len(batches))),  # as many as ours have,
-        auto_find_batch_size=True,  # or, where its longest ones do not fit, as many as do
+        per_device_train_batch_size=max(1, round(len(examples) / len(batches))),  # as many as ours have on average,
+        auto_find_batch_size=True,  # or as many as fit, if the longest ones do not
         train_sampling_strategy="group_by_length",
         max_steps=run.steps,
         learning_rate=3e-4,
@@ -132,7 +130,7 @@ def _stock(run: Run, out: Path) -> Row:
         return trained()
     except torch.OutOfMemoryError:
         raise
-    except RuntimeError:  # cuDNN's attention takes masks, but has failed backwards with them: the next fastest, then
+    except RuntimeError:  # cuDNN's attention takes masks, but its backward has failed with them: use the next fastest
         torch.backends.cuda.enable_cudnn_sdp(False)
         try:
             return trained()
@@ -141,7 +139,7 @@ def _stock(run: Run, out: Path) -> Row:
 
 
 class Meter(TrainerCallback):
-    """Counts target tokens and time from a step on, and looks at the GPU; does not make the host wait for it."""
+    """Measures target tokens, time and GPU utilisation after the warm-up, without making the host wait in between."""
 
     def __init__(self, warmup: int) -> None:
         self.warmup = warmup
@@ -149,7 +147,7 @@ class Meter(TrainerCallback):
         self.hook: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        """Listen to the model; from the start, if the trainer has just given up a batch size."""
+        """Hook into the model, and start over if the trainer has just given up a batch size."""
         if self.hook is not None:
             self.hook.remove()
             self.gpu.stop()
@@ -159,23 +157,23 @@ class Meter(TrainerCallback):
 
     def _count(self, model: Any, args: Any, kwargs: dict[str, Any]) -> None:
         if self.seconds < 0:  # the clock runs
-            ids = kwargs["decoder_input_ids"]  # <s> and the target but for its last token, unless there is padding
+            ids = kwargs["decoder_input_ids"]  # <s> and the target, without its last token unless there is padding
             self.tokens += (ids != PAD_ID).sum() - (ids[:, -1] == PAD_ID).sum()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Begin when it is warm, and end."""
+        """Start the clock after the warm-up, and stop it after the last step."""
         if state.global_step == self.warmup:
             self._wait()
             self.seconds = -time.perf_counter()
             self.gpu.start()
-        elif state.global_step == state.max_steps:  # what follows is no training
+        elif state.global_step == state.max_steps:  # what follows is not training
             self._wait()
             self.seconds += time.perf_counter()
             self.busy = self.gpu.stop()
             self.hook.remove()
 
     def row(self, run: Run, name: str) -> Row:
-        """What was measured."""
+        """Return the results."""
         return Row(
             run, name, float(self.tokens) / self.seconds, float(self.tokens) / (run.steps - run.warmup), self.busy
         )
@@ -187,7 +185,7 @@ class Meter(TrainerCallback):
 
 
 class _Busy:
-    """Asks nvidia-smi again and again for the share of time in which a kernel ran."""
+    """Samples from nvidia-smi the share of time in which a kernel ran."""
 
     def __init__(self) -> None:
         self.process: Any = None
@@ -209,7 +207,7 @@ class _Busy:
                 self.found.append(int(line) / 100)
 
     def stop(self) -> float | None:
-        """The mean, or None where there is nobody to ask."""
+        """Return the mean, or None without nvidia-smi or samples."""
         if self.process is None:
             return None
         self.process.terminate()

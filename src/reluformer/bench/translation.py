@@ -1,7 +1,7 @@
-"""``reluformer bench translation``: a CPU decodes with this model, its softmax twin, a stock Marian, CTranslate2.
+"""``reluformer bench translation``: decoding on a CPU with this model, its softmax twin, a stock Marian, CTranslate2.
 
-The model is a trained one and what it reads is text, so that it has the zeros that it has at work. Everybody else has
-its shape and random weights: all write as many tokens as they are told to, and none of them can leave anything out.
+The model is trained and reads real text, so that it has the zeros that it has in practice. The others have its shape
+and random weights, which suffices: all write a given number of tokens, and the others cannot skip anything.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from reluformer.translation.loading import load_model
 RELU, TWIN, MARIAN, CT2 = "ReLUFormer", "softmax twin", "Marian", "Marian, CTranslate2"
 STOCK = f"{MARIAN}, generate, float32"
 RIVAL = f"{CT2} int8"
-PAUSE = 0.5  # seconds, until the threads of the one before have gone to sleep
+PAUSE = 0.5  # seconds, until the threads of the previous contestant have gone to sleep
 KINDS = {"int8": "int8", "bf16": "bfloat16", "fp32": "float32"}
 PRECISIONS = {RELU: ("int8", "bf16", "fp32"), TWIN: ("int8", "fp32")}
 PLAIN = "int8, PyTorch alone"  # an engine without step.c
@@ -44,7 +44,7 @@ NAMES = (
 
 @dataclass(frozen=True)
 class Shape:
-    """What the models look like, all alike."""
+    """The shape that all models have."""
 
     encoder_layers: int
     decoder_layers: int
@@ -55,14 +55,14 @@ class Shape:
 
     @classmethod
     def of(cls, config: ReLUFormerConfig) -> "Shape":
-        """That of a model."""
+        """Return the shape of a model."""
         depth = config.encoder_layers, config.decoder_layers
         return cls(*depth, config.d_model, config.heads, config.memory("ffn").slots, config.vocab_size)
 
 
 @dataclass(frozen=True)
 class Load:
-    """Sources of one length; targets are made as long."""
+    """Sources of one length; targets have the same length."""
 
     length: int
     batch: int
@@ -71,7 +71,7 @@ class Load:
 
 @dataclass
 class Row:
-    """What one contestant did."""
+    """Results of one contestant."""
 
     shape: Shape
     load: Load
@@ -83,18 +83,18 @@ class Row:
     note: str = ""
 
     def record(self) -> dict[str, object]:
-        """The row for a CSV file."""
+        """Return the row for a CSV file."""
         names = ("ms", "tokens_per_s", "vs_stock", "vs_ctranslate2", "note")
         measured = {name: getattr(self, name) for name in names}
         return asdict(self.shape) | asdict(self.load) | {"contestant": self.name} | measured
 
 
-Writer = Callable[[list[list[int]], int], object]  # sources and beams; as many tokens as a source has
+Writer = Callable[[list[list[int]], int], object]  # takes sources and beams; writes as many tokens as a source has
 
 
 @dataclass(frozen=True)
 class Race:
-    """Who runs, and the text that all of them are given, as tokens."""
+    """The contestants, and the text that all of them are given, as tokens."""
 
     shape: Shape
     writers: dict[str, Writer]
@@ -102,9 +102,9 @@ class Race:
 
     @classmethod
     def of(cls, folder: Path, scratch: Path, without: Sequence[str] = ()) -> "Race":
-        """The model of a folder and its rivals, but those with one of these words in their names.
+        """Set up the model of a folder and its rivals, except those with one of the words ``without`` in their names.
 
-        What CTranslate2 reads goes to ``scratch``.
+        The files that CTranslate2 reads go to ``scratch``.
         """
         model, tokenizer = load_model(folder, "cpu", "fp32")
         if not isinstance(model, ReLUFormerForConditionalGeneration):
@@ -124,7 +124,7 @@ class Race:
         return cls(shape, writers, text)
 
     def run(self, load: Load, seconds: float, fewest: int) -> list[Row]:
-        """All of them in turns, by their medians."""
+        """Time all contestants in turns, and return their medians."""
         sources = self.sources(load)
 
         def call_of(write: Writer) -> Call:
@@ -136,15 +136,15 @@ class Race:
         return _rows(self.shape, load, found)
 
     def sources(self, load: Load) -> list[list[int]]:
-        """Pieces of the text one after another, from its beginning again where it ends."""
-        last = self.shape.vocabulary - 2  # the token behind it is special to the stock model
+        """Return consecutive pieces of the text, which starts over at its end."""
+        last = self.shape.vocabulary - 2  # the token after it is special to the stock model
         starts = range(0, load.batch * load.length, load.length)
         places = [[(start + i) % len(self.text) for i in range(load.length)] for start in starts]
         return [[min(self.text[i], last) for i in piece] for piece in places]
 
 
 def _rows(shape: Shape, load: Load, found: dict[str, float | str]) -> list[Row]:
-    """From milliseconds, or what went wrong."""
+    """Make rows from milliseconds, or from what went wrong."""
     tokens = load.batch * load.length
     rates = {name: 1000 * tokens / ms for name, ms in found.items() if isinstance(ms, float)}
     rows = []
@@ -158,7 +158,7 @@ def _rows(shape: Shape, load: Load, found: dict[str, float | str]) -> list[Row]:
 
 
 def stock_marian(shape: Shape) -> Any:
-    """A stock Marian of that shape, its padding the last token, as CTranslate2's converter expects it."""
+    """Return a stock Marian of that shape; its padding is the last token, as CTranslate2's converter expects."""
     from transformers import MarianConfig, MarianMTModel
 
     last = shape.vocabulary - 1
@@ -185,7 +185,7 @@ def stock_marian(shape: Shape) -> Any:
 
 
 def twin_of(config: ReLUFormerConfig) -> Any:
-    """A model that differs in its attention alone, which is softmax's."""
+    """Return a model that differs in its attention alone, which is softmax."""
     sites = {
         site: dataclasses.replace(SOFTMAX_ATTENTION, query_key_norm=config.memory(site).query_key_norm).to_dict()
         for site in SITES[:3]
@@ -214,9 +214,9 @@ def _generate(model: Any) -> Writer:
 
 
 def _ctranslate2(marian: Any, folder: Path, kind: str) -> Writer:
-    """The Marian, converted and run in a process of its own: the threads of two libraries get in each other's way.
+    """Return a writer that runs the Marian, converted, in its own process: threads of two libraries would interfere.
 
-    It is started when first asked for; without CTranslate2 each call says so.
+    The process is started by the first call; without CTranslate2, every call raises an error that says so.
     """
     process: list[ProcessPoolExecutor] = []
 
@@ -233,7 +233,7 @@ def _ctranslate2(marian: Any, folder: Path, kind: str) -> Writer:
 
 
 def _save_stock(marian: Any, folder: Path) -> None:
-    """The Marian and a tokeniser, as CTranslate2's converter reads them."""
+    """Save the Marian and a tokeniser in the form that CTranslate2's converter reads."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from transformers import PreTrainedTokenizerFast
@@ -263,7 +263,7 @@ def _converted(folder: str, kind: str, threads: int) -> Any:
 
 
 def _translate(folder: str, kind: str, threads: int, tokens: list[list[str]], beams: int) -> list[list[str]]:
-    """What the other process does."""
+    """Translate, in the other process."""
     length = len(tokens[0])
     bounds = {"min_decoding_length": length, "max_decoding_length": length, "max_input_length": 0}
     found = _converted(folder, kind, threads).translate_batch(tokens, beam_size=beams, **bounds)

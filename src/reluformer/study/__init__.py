@@ -1,1 +1,1 @@
-"""The study: every claim of the paper as an experiment, a grid of cells that are kept, and one report."""
+"""The study: every claim of the paper as an experiment, a grid of cells kept on disk, and one report."""

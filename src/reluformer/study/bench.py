@@ -1,4 +1,4 @@
-"""What experiments run on: data, a scale, and a place for the models, each of which is trained once."""
+"""The bench that experiments run on: data, a scale, and a folder of models, each of which is trained once."""
 
 import dataclasses
 import math
@@ -32,7 +32,7 @@ SCORED = "scored.json"
 
 @dataclass(frozen=True)
 class Trained:
-    """A model and its numbers."""
+    """Folder of a trained model, and its results."""
 
     folder: Path
     result: dict[str, Any]
@@ -40,33 +40,36 @@ class Trained:
 
 @dataclass(frozen=True)
 class Bench:
-    """Trains and scores, and keeps what it has made below ``work``: experiments that ask for one model share it."""
+    """Trains and scores models and keeps them below ``work``, so that experiments share those they have in common."""
 
     scale: Scale
     corpus: Corpus
     work: Path
 
     def train_and_score(self, model: dict[str, Any], seed: int = 0, length: int = 0, **changes: Any) -> dict[str, Any]:
-        """Train a model and measure all about it.
+        """Train a model and return everything that is measured of it.
 
         Args:
-            model: What differs from the scale's softmax Transformer: fields of the configuration, those of a site in
-                part; ``family`` for ``reluformer``.
-            seed: Of the run.
-            length: Of the documents that it ends on; 0 for sentences alone.
-            changes: Of the recipe: ``calibrate=False``, ``optimiser={"lr": 1e-3}``, ``steps=100``. A number of updates
-                may be a share of all, if it has a point: ``anneal=0.25``, ``optimiser={"warmup": 0.5}``. Of the scale:
-                ``long_share=1.0`` for documents from the first update on.
+            model: Changes to the scale's softmax Transformer: fields of the configuration, where those of a site may be
+                given in part, or ``family="reluformer"``.
+            seed: Seed of the run.
+            length: Length of the documents that the run ends on; 0 for sentences only.
+            changes: Changes to the recipe: ``calibrate=False``, ``optimiser={"lr": 1e-3}``, ``steps=100``. A number of
+                updates that is a float is a share of all: ``anneal=0.25``, ``optimiser={"warmup": 0.5}``. One change to
+                the scale is possible: ``long_share=1.0`` for documents from the first update on.
 
         Raises:
-            Diverged: With what could be measured.
+            Diverged: The model diverged; the error holds what could be measured.
         """
         return self.train(model, seed, length, **changes).result
 
     def train(
         self, model: dict[str, Any], seed: int = 0, length: int = 0, recalibrate: bool = False, **changes: Any
     ) -> Trained:
-        """The same, with the folder of the model; ``recalibrate`` sets gamma to unit mass again on the documents."""
+        """Train a model like :meth:`train_and_score`, and return its folder as well.
+
+        With ``recalibrate``, gamma is set to unit mass again on the documents.
+        """
         recipe = self.recipe(model, seed, length, **changes)
         folder = self.work / "models" / self._key(recipe, *["recalibrate"] * recalibrate)
         recipe = dataclasses.replace(recipe, out=str(folder))
@@ -82,9 +85,9 @@ class Bench:
         return Trained(folder / "model", note["result"])
 
     def paces(self, model: dict[str, Any]) -> dict[str, float]:
-        """How fast it is on sentences, in units of the softmax Transformer's speed, measured side by side.
+        """Return the speed of a model on sentences relative to the softmax Transformer's, measured side by side.
 
-        Once for all seeds: what a model takes for an update is not a matter of its weights.
+        One measurement serves all seeds: the time of an update does not depend on the weights.
         """
         from reluformer.study.pace import paces
 
@@ -98,12 +101,12 @@ class Bench:
         return found
 
     def _key(self, recipe: Recipe, *more: str) -> str:
-        """Changes when the result of a run does."""
+        """Return a hash of everything that the result of a run depends on."""
         plain = {name: x for name, x in dataclasses.asdict(recipe).items() if name not in ("out", "data")}
         return hash_of([plain, self.scale.key(), self.corpus.key, *more])
 
     def _begun(self, recipe: Recipe) -> AbstractContextManager[list[TrainerCallback]]:
-        """While it is trained: what other runs have in common with it, up to their last stage, is trained once."""
+        """Enclose the training of a run: stages before the last are trained once for all runs that share them."""
         *before, last = recipe.stages
         if not before:
             return nullcontext([])
@@ -111,7 +114,7 @@ class Bench:
         return Trunk(self.work / "trunks" / self._key(common), recipe).shared()
 
     def recipe(self, model: dict[str, Any], seed: int, length: int, **changes: Any) -> Recipe:
-        """The recipe of a run; its ``out`` is still to be said."""
+        """Return the recipe of a run, with ``out`` still empty."""
         scale = self.scale
         steps = changes.pop("steps", 1.0)
         steps = max(1, round(steps * self.steps())) if isinstance(steps, float) else steps
@@ -140,7 +143,7 @@ class Bench:
         )
 
     def model(self, family: str = "transformer", **changes: Any) -> dict[str, Any]:
-        """A model of the scale's size with changes, those of a site in part."""
+        """Return a model of the scale's size with changes, where those of a site may be given in part."""
         fields: dict[str, Any] = {"preset": f"{family}-{self.scale.size}"} | self.scale.model
         preset = ReLUFormerConfig.preset(fields["preset"])
         for name, value in changes.items():
@@ -148,14 +151,14 @@ class Bench:
                 fields[name] = value
                 continue
             own, usual = fields.get(name, {}), getattr(preset, name, None) or {}
-            # What says the same as the preset is left out, so that one model has one name, and is trained once.
+            # Values equal to the preset's are left out, so that a model has a single key and is trained once.
             value = own | {key: x for key, x in value.items() if key in own or key not in usual or usual[key] != x}
             if value:
                 fields[name] = value
         return fields
 
     def steps(self) -> int:
-        """Updates of a run: as many as the scale says, or as its epochs take."""
+        """Return the number of updates of a run: the scale's ``steps``, or as many as its ``epochs`` take."""
         if self.scale.steps:
             return self.scale.steps
         batches = CostBatches(longer_sides(PackedDataset(self.corpus.folder)), self.scale.cost)
@@ -166,7 +169,7 @@ class Bench:
         from reluformer.training.run import train
 
         curve = folder / "curve.json"
-        earlier = sum(stage.steps for stage in recipe.stages[:-1])  # speed and memory are those of the last stage
+        earlier = sum(stage.steps for stage in recipe.stages[:-1])  # speed and memory are measured in the last stage
         peak = PeakOfLastStage(earlier)
         try:
             outcome = train(recipe, [Clock(curve), peak, *callbacks, LeanCheckpoints(folder)])
@@ -189,7 +192,10 @@ class Bench:
         return {"diverged": self._why_diverged(result["nll"], points), "result": result}
 
     def _why_diverged(self, nll: float, points: list[dict[str, float]]) -> str:
-        """Empty unless a loss is worse than guessing and does not fall: early on, a model that learns is worse too."""
+        """Return the reason if the loss is worse than guessing and has not fallen, else an empty string.
+
+        Early in training, the loss of a model that does learn is worse than guessing, too.
+        """
         guess = math.log(read_manifest(self.corpus.folder)["vocabulary"])
         falls = len(points) > 1 and points[-1]["nll"] < points[0]["nll"]
         return "" if nll <= guess or falls else f"the loss ends at {nll:.2f}, above the {guess:.2f} of guessing"

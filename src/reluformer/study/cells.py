@@ -1,4 +1,4 @@
-"""Cells: one arm with one seed, and the file that says what became of it."""
+"""Cells: one arm with one seed, and the file that records what became of it."""
 
 import json
 import re
@@ -19,14 +19,14 @@ from reluformer.study.corpus import Corpus
 from reluformer.study.experiment import Arm, Diverged, Experiment, StudyError
 from reluformer.study.scales import Scale
 
-LASTING = ("done", "diverged")  # what need not be run again; a failure is tried again when the study is
+LASTING = ("done", "diverged")  # need not be run again, whereas failed cells are retried when the study is rerun
 OF_A_RECORD = {"status", "error", "result", "curve"}
 PACKAGES = ("torch", "transformers", "accelerate", "sacrebleu", "tokenizers", "entmax")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One arm with one seed, and all that its result depends on; ``file`` is empty for an experiment of ours."""
+    """One arm with one seed, and all that its result depends on; ``file`` is empty for a built-in experiment."""
 
     study: str
     file: str
@@ -38,33 +38,33 @@ class Cell:
 
     @property
     def path(self) -> Path:
-        """Its file: named for a reader, and by what it depends on."""
+        """File of the cell: a readable name, and a hash of everything the result depends on."""
         key = hash_of([self.study, self.arm.settings, self.seed, self.scale.key(), self.corpus.key])
         slug = re.sub(r"[^a-z0-9.]+", "-", self.arm.name.lower()).strip("-")
         return Path(self.out) / "cells" / self.study / f"{slug}-{self.seed}-{key}.json"
 
     @property
     def label(self) -> str:
-        """For whoever watches."""
+        """Name of the cell in progress displays and logs."""
         return f"{self.study}: {self.arm.name}, seed {self.seed}"
 
     @property
     def data(self) -> str:
-        """What it runs on, for a reader: the corpus, unless its arm has data of its own."""
+        """Name of the data it runs on: the corpus, unless the arm has data of its own."""
         return str(self.arm.settings.get("data", self.corpus.name))
 
     def record(self) -> dict[str, Any] | None:
-        """What its file says, if it is there and one of ours."""
+        """Return the contents of the file, or None if it is missing or no record of a cell."""
         found = read_json(self.path)
         return found if isinstance(found, dict) and found.keys() >= OF_A_RECORD else None
 
     def to_line(self) -> str:
-        """As one line of JSON, for another process."""
+        """Serialise to one line of JSON, for another process."""
         return json.dumps({**asdict(self), "scale": self.scale.to_dict()})
 
     @classmethod
     def from_line(cls, line: str) -> "Cell":
-        """Back from it."""
+        """Restore a cell from :meth:`to_line`."""
         values = json.loads(line)
         values["arm"] = Arm(**values["arm"])
         values["scale"] = Scale.from_dict(values["scale"])
@@ -73,14 +73,14 @@ class Cell:
 
     @classmethod
     def from_record(cls, record: dict[str, Any], out: Path, corpus: Corpus) -> "Cell":
-        """The cell that a file is about, to be run again below another folder."""
+        """Return the cell that a record describes, to be run again below another folder."""
         arm = Arm(record["arm"], record["settings"], record.get("x"), record.get("series"))
         scale = Scale.from_dict(record["scale_settings"])
         return cls(record["study"], record["file"], arm, record["seed"], scale, corpus, str(out))
 
 
 def grid(experiment: Experiment, file: str, scale: Scale, corpus: Corpus, seeds: int | None, out: Path) -> list[Cell]:
-    """All cells of an experiment: the first seed of every arm, then the second, and so on."""
+    """Return all cells of an experiment: the first seed of every arm, then the second, and so on."""
     where = file or experiment.name
     try:
         arms = experiment.arms(scale)
@@ -94,7 +94,7 @@ def grid(experiment: Experiment, file: str, scale: Scale, corpus: Corpus, seeds:
         paths = Counter(cell.path for cell in cells)
     except (StudyError, DataError):
         raise
-    except Exception as error:  # an experiment of a user's own may do anything
+    except Exception as error:  # a user's own experiment may raise anything
         raise StudyError(f"{where} cannot tell its arms: {one_line(error)}") from error
     if name := next((name for name, count in names.items() if count > 1), None):
         raise StudyError(f"{where} has two arms called {name!r}")
@@ -104,15 +104,15 @@ def grid(experiment: Experiment, file: str, scale: Scale, corpus: Corpus, seeds:
 
 
 def waits(cell: Cell, experiment: Experiment) -> bool:
-    """Whether it is done but for what must be measured alone."""
+    """Return whether a cell is done except for what must be measured alone."""
     record = cell.record() or {}
     return experiment.alone is not None and record.get("status") == "done" and not record.get("alone")
 
 
 def run_cell(cell: Cell, experiment: Experiment) -> str:
-    """Run it, or what is left of it, and write its file; returns its status.
+    """Run a cell, or what is left of it, write its file and return its status.
 
-    What goes wrong is recorded; only an interruption is raised.
+    Errors are recorded in the file; only an interruption is raised.
     """
     if waits(cell, experiment):
         return _measure_alone(cell, experiment)
@@ -130,7 +130,7 @@ def run_cell(cell: Cell, experiment: Experiment) -> str:
 
 
 def _measure_alone(cell: Cell, experiment: Experiment) -> str:
-    """Add what is measured alone to its file; what goes wrong is tried again when the study is."""
+    """Add what is measured alone to the file of a cell; if it fails, it is retried when the study is rerun."""
     record = cell.record()
     assert record is not None
     assert experiment.alone is not None
@@ -145,7 +145,7 @@ def _measure_alone(cell: Cell, experiment: Experiment) -> str:
 
 
 def write_obituary(cell: Cell, reason: str, seconds: float) -> None:
-    """Its process is gone; what it had found before stays."""
+    """Record that the process of a cell died; a lasting result from before is kept."""
     record = cell.record()
     if record is not None and record["status"] in LASTING:
         write_json(cell.path, record | {"error": reason})
@@ -154,7 +154,7 @@ def write_obituary(cell: Cell, reason: str, seconds: float) -> None:
 
 
 def _as_json(result: dict[str, Any]) -> dict[str, Any]:
-    """What a file can hold as it is; anything else is an error of the experiment."""
+    """Return a copy of the result; one that JSON cannot hold is an error of the experiment."""
     json.dumps(result)
     return dict(result)
 
@@ -164,7 +164,7 @@ def _bench(cell: Cell) -> Bench:
 
 
 def write_cell(cell: Cell, status: str, error: str | None, result: dict[str, Any], seconds: float) -> None:
-    """Write the file of a cell, whole or not at all."""
+    """Write the file of a cell, completely or not at all."""
     result = dict(result)
     write_json(
         cell.path,
@@ -192,7 +192,7 @@ def write_cell(cell: Cell, status: str, error: str | None, result: dict[str, Any
 
 
 def _circumstances() -> dict[str, Any]:
-    """When, with what and where something is measured."""
+    """Return the date, the versions and the machine of a measurement."""
     from reluformer.bench.machine import describe
 
     place = describe(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
@@ -204,7 +204,7 @@ def _circumstances() -> dict[str, Any]:
 
 
 def one_line(error: BaseException) -> str:
-    """An error as a line: its kind where that is no sentence's business, and what it says."""
+    """Return an error as one line: its message, after its type unless messages of that type stand on their own."""
     text = " ".join(str(error).split())
     known = type(error).__name__ in ("Diverged", "DataError", "TrainingError", "ModuleNotFoundError")
     return text if known and text else f"{type(error).__name__}: {text}"

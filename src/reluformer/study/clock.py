@@ -1,4 +1,4 @@
-"""The curve of a run with its time, seconds of training alone, without validation and writing; speed and memory."""
+"""The curve of a run over training time, which excludes validation and writing; its speed and its memory."""
 
 import itertools
 import json
@@ -13,7 +13,7 @@ from reluformer.data.files import read_json, write_json
 
 
 class Clock(TrainerCallback):
-    """Keeps a point per validation, ``step``, ``nll`` and ``seconds``, in a file; a run that goes on adds to it."""
+    """Writes ``step``, ``nll`` and ``seconds`` of every validation to a file; a resumed run appends to it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -21,7 +21,7 @@ class Clock(TrainerCallback):
         self.seconds = self.mark = 0.0
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Begin with the points up to the checkpoint."""
+        """Restore the points up to the checkpoint."""
         self.points = [point for point in read_json(self.path) or [] if point["step"] <= state.global_step]
         self.seconds = self.points[-1]["seconds"] if self.points else 0.0
         self.mark = time.monotonic()
@@ -29,7 +29,7 @@ class Clock(TrainerCallback):
     def on_log(
         self, args: Any, state: TrainerState, control: TrainerControl, logs: dict[str, Any] | None = None, **_: Any
     ) -> None:
-        """Take the time: the trainer has just waited for the device."""
+        """Read the clock here, since the trainer has just waited for the device."""
         if logs and "loss" in logs:
             now = time.monotonic()
             self.seconds, self.mark = self.seconds + now - self.mark, now
@@ -42,37 +42,37 @@ class Clock(TrainerCallback):
         self.mark = time.monotonic()
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Leave out the time of writing."""
+        """Exclude the time spent writing."""
         self.mark = time.monotonic()
 
 
 class PeakOfLastStage(TrainerCallback):
-    """How much memory of the GPU the last stage took, in ``gib``; None without one, or where nothing was trained."""
+    """Peak GPU memory of the last stage, in ``gib``; None without a GPU, or if nothing was trained."""
 
     def __init__(self, first_step: int) -> None:
         self.first_step = first_step
         self.gib: float | None = None
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Leave to other processes what the cell before took, and forget it."""
+        """Release the memory of the previous cell to other processes, and reset the peak."""
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
 
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Forget the stages before the last when that begins."""
+        """Reset the peak when the last stage begins."""
         if state.global_step == self.first_step and torch.cuda.is_available():
             torch.cuda.reset_peak_memory_stats()
 
     def on_train_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Remember it, and leave to others what scoring does not need."""
+        """Record the peak, and release to other processes what scoring does not need."""
         if torch.cuda.is_available():
             self.gib = torch.cuda.max_memory_allocated() / 2**30
             torch.cuda.empty_cache()
 
 
 def speed_of(log: Path, after: int = 0) -> float | None:
-    """Tokens per second of a run past a step, the median of what its log says; the first point pays for the start."""
+    """Return the tokens per second of a run past a step: the median of its log, whose first point includes start-up."""
     points = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     timed = [point for point in points if "tokens_per_second" in point and point["step"] > after]
     speeds = sorted(float(point["tokens_per_second"]) for point in timed)
@@ -80,7 +80,10 @@ def speed_of(log: Path, after: int = 0) -> float | None:
 
 
 def nll_at(curve: list[dict[str, float]], step: float) -> float | None:
-    """The loss after so many updates, between two points by a straight line; that of the end for more."""
+    """Return the loss after ``step`` updates, linearly interpolated.
+
+    Past the end of the curve it is the last loss; before the first point it is None.
+    """
     if not curve or step < curve[0]["step"]:
         return None
     for before, after in itertools.pairwise(curve):

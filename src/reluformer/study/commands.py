@@ -1,4 +1,4 @@
-"""The command ``reluformer study``: which experiments, at which scale, and where the report is."""
+"""The command ``reluformer study``: chooses experiments and a scale, runs the cells and writes the report."""
 
 import dataclasses
 import math
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from reluformer.study.corpus import Corpus
     from reluformer.study.experiment import Experiment
 
-OF_A_CELL = {"study", "file", "arm", "settings", "seed", "scale_settings", "corpus_settings"}  # to run it again
-WITH_A_CELL = {"cell", "corpus", "test", "out"}  # options
+OF_A_CELL = {"study", "file", "arm", "settings", "seed", "scale_settings", "corpus_settings"}  # needed to rerun it
+WITH_A_CELL = {"cell", "corpus", "test", "out"}  # options allowed beside --cell
 TIME_IS_UP = 75  # the exit status that means "try again later" (EX_TEMPFAIL)
 SIDE_BY_SIDE = 4  # cells on one GPU: small models leave most of it idle
 
 
 class _Refusal(typer.BadParameter):
-    """An error of the command line that is no parameter's."""
+    """An error of the command line that belongs to no single parameter."""
 
     def format_message(self) -> str:
         return " ".join(self.message.split())
@@ -60,7 +60,7 @@ def study(
     ] = None,
     cell: Annotated[Path | None, typer.Option(help="run the cell of this file again, below --out")] = None,
 ) -> None:
-    """Run the paper's experiments, keep every result, and write one report. The same command goes on after a stop."""
+    """Run the paper's experiments, keep every result and write one report. To resume, repeat the command."""
     from reluformer.data.files import DataError
     from reluformer.study.experiment import StudyError
 
@@ -95,7 +95,7 @@ def _study(
         if name not in chosen:
             option = {"language": "--text", "vision": "--images"}[name]
             _refuse(f"{option} is for the experiment {name}, which is not asked for")
-        found[name] = experiment, ""  # a cell holds where its data are
+        found[name] = experiment, ""  # no file: the cells themselves say where their data is
     if scale not in SCALES:
         _refuse(f"--scale takes {', '.join(SCALES)}, got {scale!r}")
     if folder is None and test:
@@ -132,7 +132,7 @@ def _study(
 
 
 def _on_own_data(text: Path | None, images: str) -> "dict[str, Experiment]":
-    """The experiments that can be had on other data than their own, on those that were given."""
+    """Return the experiments that take data of the user's own, set up with the data that was given."""
     from reluformer.study.experiments.language import language
     from reluformer.study.experiments.vision import vision
 
@@ -149,7 +149,7 @@ def _on_own_data(text: Path | None, images: str) -> "dict[str, Experiment]":
 
 
 def _report(experiments: "list[Experiment]", cells: "list[Cell]", out: Path) -> None:
-    """Write the report of the cells there are: the last of several processes to end writes that of all."""
+    """Write the report of all cells so far; of several processes, the last to finish thus reports on all."""
     from reluformer.study.locks import locked
     from reluformer.study.report import write_report
 
@@ -170,7 +170,7 @@ def _report(experiments: "list[Experiment]", cells: "list[Cell]", out: Path) -> 
 
 
 def _refuse_others(context: typer.Context) -> None:
-    """A cell has its settings in its file: what would change them is not for it."""
+    """Refuse options that would change a cell's settings, which are in its file."""
     for parameter in context.command.params:
         name = str(parameter.name)
         source = context.get_parameter_source(name)
@@ -180,7 +180,7 @@ def _refuse_others(context: typer.Context) -> None:
 
 
 def _again(path: Path, folder: Path | None, test: str, out: Path) -> None:
-    """Run one cell from its file; what it says may be compared with the new one."""
+    """Run the cell of a file again, so that the old file can be compared with the new one."""
     from reluformer.data.files import read_json
     from reluformer.study.cells import Cell, run_cell, waits
     from reluformer.study.corpus import EMBEDDED, Corpus, embedded_corpus, open_corpus

@@ -1,4 +1,4 @@
-"""What a study trains on: a folder of ``reluformer data prepare``, or the embedded corpus, prepared here once."""
+"""The corpus of a study: a folder of ``reluformer data prepare``, or the embedded corpus, prepared here once."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -26,9 +26,9 @@ class Corpus:
     """Prepared data and a test set.
 
     Attributes:
-        folder: Of ``reluformer data prepare``.
-        name: In reports.
-        key: Changes when the data does, but not when a folder moves.
+        folder: Folder that ``reluformer data prepare`` wrote.
+        name: Name in reports.
+        key: Hash of the data, which changes when the data does, but not when the folder moves.
         test: Test documents, as ``reluformer evaluate`` takes them; empty for the validation data.
     """
 
@@ -38,17 +38,17 @@ class Corpus:
     test: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return all fields, serialisable as JSON."""
         return asdict(self)
 
     @property
     def languages(self) -> Languages:
-        """Source and target."""
+        """Source and target language."""
         return Languages(*read_manifest(self.folder)["languages"])
 
 
 def open_corpus(folder: Path, test: str = "") -> Corpus:
-    """A corpus that the user prepared; a test set that cannot be read is found here, before anything is trained."""
+    """Open a corpus that the user prepared, and read the test set, so that errors in it show before any training."""
     corpus = _corpus(folder, folder.name, test)
     if test:
         read_references([test], corpus.languages)
@@ -56,7 +56,7 @@ def open_corpus(folder: Path, test: str = "") -> Corpus:
 
 
 def embedded_corpus(out: Path, scale: Scale) -> Corpus:
-    """The Bible, as much of it as the scale takes, prepared below ``out`` unless it is there already."""
+    """Return as much of the Bible as the scale takes, prepared below ``out`` unless it is there already."""
     refuse_in_workers()  # before there is a lock to wait for
     place = out / "data" / scale.name
     with locked(out / "data" / f"{scale.name}.lock"):
@@ -76,7 +76,7 @@ def _corpus(folder: Path, name: str, test: str) -> Corpus:
     content = [shard["content"] for split in manifest["splits"].values() for shard in split["shards"]]
     tested = [hash_of_file(path) for path in input_files(test)] if test else []
     parts = [content, manifest["tokenizer"]["sha256"], tested or test]
-    # What the first cells had in common is left out, so that they keep their names.
+    # Settings that the first cells had in common are left out, so that those keep their names.
     settings = manifest["settings"] | {"source": manifest["languages"][0]}
     if unusual := {key: settings[key] for key, usual in USUAL.items() if settings[key] != usual}:
         parts.append(unusual)
@@ -84,7 +84,7 @@ def _corpus(folder: Path, name: str, test: str) -> Corpus:
 
 
 def _write(path: Path, part: str, count: int) -> str:
-    """Chapters from all over a part of the Bible, as a file."""
+    """Write chapters spread over a part of the Bible to a file, and return its path."""
     chapters = list(bible_documents(part))
     with written_file(path) as file:
         for chapter in islice(chapters, 0, None, max(1, len(chapters) // count)):

@@ -1,4 +1,4 @@
-"""What an experiment is: arms to run, numbers to show, sentences of the paper to test."""
+"""Experiments: arms to run, numbers to show, sentences of the paper to test."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
 
 class StudyError(Exception):
-    """A study that cannot begin: the message says what is wrong, in one line."""
+    """A study cannot begin; the message says what is wrong, in one line."""
 
 
 class Diverged(Exception):
-    """A model whose loss is not a number, or no better than guessing; ``result`` is what could be measured."""
+    """The loss of a model is not a number, or no better than guessing; ``result`` holds what could be measured."""
 
     def __init__(self, message: str, result: dict[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -26,11 +26,11 @@ class Arm:
     """One setting of an experiment.
 
     Attributes:
-        name: As tables show it, unique in the experiment.
-        settings: Whatever ``run`` needs, as JSON can hold it.
-        x: Place on a plot's axis, if there is one.
-        series: The curve it belongs to, if there are curves.
-        seeds: Most seeds that it is worth; None for as many as the study has.
+        name: Name that tables show, unique in the experiment.
+        settings: Whatever ``run`` needs, serialisable as JSON.
+        x: Position on the horizontal axis of a plot, if there is one.
+        series: Curve that the arm belongs to, if there are curves.
+        seeds: Largest number of seeds to spend on the arm; None for as many as the study has.
     """
 
     name: str
@@ -42,14 +42,14 @@ class Arm:
 
 @dataclass(frozen=True)
 class Column:
-    """A number of the results.
+    """A column of the results table.
 
     Attributes:
-        title: Of the column.
-        key: In the results.
-        digits: Behind the point.
-        better: ``higher``, ``lower``, or empty where neither is.
-        seeds: What is shown of several: their ``mean`` and deviation, or the ``largest``, as of p-values.
+        title: Heading of the column.
+        key: Key of the number in the results.
+        digits: Digits after the decimal point.
+        better: ``higher``, ``lower``, or empty where neither is better.
+        seeds: What to show of several seeds: their ``mean`` and deviation, or the ``largest``, as for p-values.
     """
 
     title: str
@@ -66,11 +66,11 @@ class Claim:
     Attributes:
         text: The sentence.
         metric: Key of the number that is compared.
-        arm: Stands left of the relation.
-        other: Stands right of it.
+        arm: Name of the arm on the left of the relation.
+        other: Name of the arm on its right.
         relation: ``>``, ``<``, or ``=``, which means within ``margin``.
-        margin: Least difference that counts, or with ``=`` the most. With ``>`` and ``<`` it may be negative: so much
-            may be lost by what still matches.
+        margin: Smallest difference that counts; with ``=``, the largest allowed. With ``>`` and ``<`` it may be
+            negative: ``arm`` may then fall behind by that much and still match the claim.
         paper: The paper's figures as text, empty if unknown.
     """
 
@@ -97,9 +97,9 @@ class Plot:
 
 @dataclass(frozen=True)
 class Profile:
-    """A metric that every cell has at several places, as a mapping: a panel per ``Arm.x``, a curve per series in each.
+    """A metric that is a mapping from positions to values in every cell: one panel per ``Arm.x``, one curve per series.
 
-    ``x`` and ``y`` name the axes, ``unit`` that of ``Arm.x`` in the titles of the panels.
+    ``x`` and ``y`` label the axes; ``unit`` is the unit of ``Arm.x`` in the titles of the panels.
     """
 
     title: str
@@ -114,19 +114,20 @@ class Experiment:
     """A table or figure of the paper.
 
     Attributes:
-        name: On the command line.
-        title: In the report.
-        question: What it asks, in a sentence.
-        arms: The settings at a scale.
-        run: From an arm, a seed and what it runs on to numbers; ``curve`` among them is a list of points, ``pictures``
-            are PNG files below the study's folder, ``tables`` are shown as they are: ``title``, ``head``, ``rows``, and
-            ``names``, how many columns at the left hold no numbers (1 if it is not there).
-        alone: What is measured while no other cell runs, after all have, as speed must be: from an arm, a seed, what it
-            runs on and the numbers so far, with the curve, to more of them. None for nothing.
-        columns: What tables show.
-        claims: What the paper says.
-        plots: What to draw over ``Arm.x``.
-        profiles: What to draw of single cells.
+        name: Name on the command line.
+        title: Title in the report.
+        question: Question that it asks, in one sentence.
+        arms: Function from a scale to the arms.
+        run: Function from an arm, a seed and a bench to the results of a cell. Of these, ``curve`` is a list of points,
+            ``pictures`` are PNG files below the study's folder, and ``tables`` are shown as they are: ``title``,
+            ``head``, ``rows``, and ``names``, the number of leftmost columns that hold no numbers (1 by default).
+        alone: Function that measures what must be measured while no other cell runs, such as speed. It is called after
+            all cells have run, with an arm, a seed, a bench and the results so far, including the curve, and returns
+            further results. None if there is nothing to measure alone.
+        columns: Columns of the table.
+        claims: Claims of the paper.
+        plots: Plots over ``Arm.x``.
+        profiles: Plots of single cells.
         paper: The paper's figures, as text, by arm and key.
     """
 

@@ -1,4 +1,4 @@
-"""One at a time: processes that would write the same thing wait for each other."""
+"""File locks: processes that would write the same thing wait for each other."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from pathlib import Path
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of that name; a process that dies lets go of it. Where the system has none, nobody waits."""
+    """Hold the lock on a file; a process that dies releases it. Does nothing on systems without ``fcntl``."""
     try:
         import fcntl
     except ImportError:
@@ -18,5 +18,5 @@ def locked(path: Path) -> Iterator[None]:
         fcntl.flock(file, fcntl.LOCK_EX)
         try:
             yield
-        finally:  # to close it is not enough: whoever was forked meanwhile, to make batches, has it open too
+        finally:  # closing is not enough: data loading processes that were forked meanwhile hold the file open, too
             fcntl.flock(file, fcntl.LOCK_UN)

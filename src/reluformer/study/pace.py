@@ -1,7 +1,7 @@
-"""How fast a model trains and translates, in units of another's speed.
+"""Speed of a model in training and translation, relative to another's.
 
 Cells of a study run at different times, beside few or many others, so their clocks cannot be compared. Here both models
-work in turns, in one process, on the same batches: whatever slows the machine slows both.
+take turns, in one process, on the same batches: whatever slows the machine slows both.
 """
 
 import statistics
@@ -23,13 +23,13 @@ from reluformer.training.recipe import Recipe
 from reluformer.training.run import MULTIPLE, compile_layers, model_config
 
 Call = Callable[[], object]
-BATCHES = 3  # of a turn, from all over an epoch
-TURNS = 3  # after one that compiles and allocates
-SENTENCES, TOKENS = 32, 16  # of a turn of translation: at most so many sentences, exactly so many tokens of each
+BATCHES = 3  # per turn, spread over an epoch
+TURNS = 3  # timed turns, after one that compiles and allocates
+SENTENCES, TOKENS = 32, 16  # per turn of translation: most sentences, and new tokens of each
 
 
 def paces(recipe: Recipe, other: Recipe, beam: int) -> dict[str, float]:
-    """What the one's model does in the time that the other's takes for as much: ``training`` and ``translation``."""
+    """Return the speed of ``recipe``'s model relative to ``other``'s, in ``training`` and in ``translation``."""
     device = torch.device("cuda" if uses_gpu() else "cpu")
     batches, both = _batches(recipe, device), (recipe, other)
     return {
@@ -39,7 +39,7 @@ def paces(recipe: Recipe, other: Recipe, beam: int) -> dict[str, float]:
 
 
 def _batches(recipe: Recipe, device: torch.device) -> list[dict[str, Tensor]]:
-    """As a run has them, of its first stage."""
+    """Return batches from the first stage, as a run would see them."""
     examples = PackedDataset(recipe.data, "train", recipe.stages[0].length)
     found = list(CostBatches(longer_sides(examples), recipe.batches.cost, recipe.batches.quadratic, recipe.seed))
     collate = Collator(MULTIPLE if device.type == "cuda" else 1)
@@ -48,7 +48,7 @@ def _batches(recipe: Recipe, device: torch.device) -> list[dict[str, Tensor]]:
 
 
 def _training(recipe: Recipe, batches: Sequence[dict[str, Tensor]]) -> Call:
-    """A turn is an update for every batch."""
+    """Return a call that makes one update for every batch."""
     model, bf16 = _model(recipe, batches[0])
     cuda = model.device.type == "cuda"
     if recipe.compile and cuda:
@@ -68,7 +68,7 @@ def _training(recipe: Recipe, batches: Sequence[dict[str, Tensor]]) -> Call:
 
 
 def _translation(recipe: Recipe, batch: dict[str, Tensor], beam: int) -> Call:
-    """A turn is a beam search over the same number of tokens for everybody."""
+    """Return a call that runs a beam search over the same number of tokens for every model."""
     model, bf16 = _model(recipe, batch)
     model = model.eval().bfloat16() if bf16 else model.eval()
     inputs = {name: batch[name][:SENTENCES] for name in ("input_ids", "attention_mask")}
@@ -76,14 +76,14 @@ def _translation(recipe: Recipe, batch: dict[str, Tensor], beam: int) -> Call:
 
 
 def _model(recipe: Recipe, batch: dict[str, Tensor]) -> tuple[Any, bool]:
-    """A new one, which need not know anything to take its time, and whether it computes in bfloat16."""
+    """Return an untrained model, as weights do not affect its speed, and whether it computes in bfloat16."""
     model: Any = ReLUFormerForConditionalGeneration(model_config(recipe, read_manifest(recipe.data)["vocabulary"]))
     device = batch["input_ids"].device
     return model.to(device), uses_bf16(recipe.precision, device)
 
 
 def _ratio(calls: Sequence[Call]) -> float:
-    """The time of the second over that of the first, the median over turns."""
+    """Return the time of the second call over that of the first, the median over turns."""
     times = [[_seconds(call) for call in calls] for _ in range(1 + TURNS)]
     return statistics.median(other / own for own, other in times[1:])
 

@@ -12,17 +12,17 @@ from reluformer.models.loss import IGNORED
 from reluformer.training.batching import CostBatches
 from reluformer.training.collate import Collator
 
-FIRST = 32  # tokens of the first bucket; every other ends at twice the end of the one before
+FIRST = 32  # tokens in the first bucket; each further bucket ends at twice the end of the one before
 
 
 @torch.no_grad()
 def target_losses(model: Any, examples: Any, cost: int) -> list[Tensor]:
-    """Negative log-likelihood in nats of every target token, teacher forced: ``(tokens,)`` of each example.
+    """Return the negative log-likelihood in nats of every target token, teacher forced: ``(tokens,)`` for each example.
 
     Args:
-        model: Ready to be asked.
-        examples: With ``input_ids`` and ``labels``, by number.
-        cost: Of a batch.
+        model: Model, in eval mode.
+        examples: Sequence of examples with ``input_ids`` and ``labels``.
+        cost: Cost budget of a batch.
     """
     rows = [examples[i] for i in range(len(examples))]
     found: list[Tensor] = [torch.empty(0)] * len(rows)
@@ -37,12 +37,12 @@ def target_losses(model: Any, examples: Any, cost: int) -> list[Tensor]:
 
 
 def mean_loss(losses: Sequence[Tensor]) -> float:
-    """Of all tokens."""
+    """Return the mean loss over all tokens."""
     return float(torch.cat(list(losses)).mean())
 
 
 def document_starts(examples: PackedDataset) -> list[int]:
-    """How many target tokens of its document lie before each example."""
+    """Return, for each example, how many target tokens of its document precede it."""
     origins = [examples.origin(i) for i in range(len(examples))]
     starts: list[int] = []
     for i, (document, sentence) in enumerate(origins):
@@ -53,11 +53,11 @@ def document_starts(examples: PackedDataset) -> list[int]:
 
 
 def losses_by_position(losses: Sequence[Tensor], starts: Sequence[int]) -> dict[str, dict[str, float]]:
-    """Mean loss and number of tokens in buckets of positions, each named by its last position, counted from 1.
+    """Return mean loss and number of tokens in buckets of positions, keyed by the last position, counted from 1.
 
     Args:
-        losses: Of every example, from :func:`target_losses`.
-        starts: Position of the first token of each, counted from 0.
+        losses: Losses of every example, from :func:`target_losses`.
+        starts: Position of the first token of each example, counted from 0.
     """
     positions = torch.cat([start + torch.arange(1, len(x) + 1) for x, start in zip(losses, starts, strict=True)])
     values = torch.cat(list(losses))

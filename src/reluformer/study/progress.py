@@ -1,4 +1,4 @@
-"""Where a study is: cells done, what is running and the time left, on standard error."""
+"""Progress of a study, on standard error: the cells done, those running and the time left."""
 
 import threading
 import time
@@ -11,7 +11,7 @@ from reluformer.study.cells import Cell
 
 
 class StudyProgress:
-    """A bar where somebody watches, a line per cell where nobody does."""
+    """A progress bar on a terminal, a line per cell elsewhere."""
 
     def __init__(self, cells: int, kept: int, jobs: int, console: Console | None = None, how: str = "") -> None:
         self.console = console or Console(stderr=True)
@@ -32,7 +32,7 @@ class StudyProgress:
         self.bar.stop()
 
     def __call__(self, cell: Cell, status: str) -> None:
-        """Take in what happened to a cell."""
+        """Record that a cell is running, or its final status."""
         with self.lock:
             if status == "running":
                 self.running[cell.label] = time.monotonic()
@@ -47,7 +47,7 @@ class StudyProgress:
             self.bar.update(self.task, completed=self.done, about=self.about())
 
     def about(self) -> str:
-        """What runs, and how long the rest will take if its cells are like those before."""
+        """Return what is running, and the time left if the remaining cells take as long as those before."""
         finished = sum(self.counts.values())
         names = self.how + "; ".join(list(self.running)[:2])
         more = f" and {len(self.running) - 2} more" if len(self.running) > 2 else ""

@@ -1,4 +1,4 @@
-"""Gamma set anew where a run comes to its documents: what is right for sentences is not where alpha is 0."""
+"""Recalibration of gamma where a run moves on to documents: with alpha 0, the gamma of sentences does not fit them."""
 
 from typing import Any
 
@@ -16,9 +16,9 @@ from reluformer.training.recipe import Recipe
 
 
 class Recalibration(TrainerCallback):
-    """Before the first update of a recipe's last stage, unit mass on a batch of that stage.
+    """Sets gamma to unit mass on a batch of the last stage, before its first update.
 
-    A run that goes on from a checkpoint of just that step does it then: the checkpoint was written before.
+    A run that resumes from a checkpoint at exactly that step recalibrates, too: the checkpoint was written before.
     """
 
     def __init__(self, recipe: Recipe) -> None:
@@ -26,7 +26,7 @@ class Recalibration(TrainerCallback):
         self.step = sum(stage.steps for stage in recipe.stages[:-1])
 
     def on_step_begin(self, args: Any, state: TrainerState, control: TrainerControl, **more: Any) -> None:
-        """Calibrate if it is time to."""
+        """Calibrate if the last stage is about to begin."""
         if state.global_step != self.step:
             return
         model, recipe = more["model"], self.recipe
@@ -35,6 +35,6 @@ class Recalibration(TrainerCallback):
         batch = Collator()([examples[i] for i in numbers])
         batch["decoder_query_mask"] = batch.pop("labels") != IGNORED
         bf16 = uses_bf16(recipe.precision, model.device)
-        # A compiled layer would not call the hooks that calibrate.
+        # Compiled layers would not call the hooks that calibrate.
         with torch.compiler.set_stance("force_eager"), torch.autocast(model.device.type, torch.bfloat16, enabled=bf16):
             calibrate(model, **{name: x.to(model.device) for name, x in batch.items()}, use_cache=False)

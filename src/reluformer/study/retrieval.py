@@ -1,7 +1,7 @@
-"""A task that is nothing but finding keys: a dictionary, word by word, in sequences of random words.
+"""A task that is nothing but finding keys: word-by-word translation of random words with a fixed dictionary.
 
-The i-th word of the target is what a fixed table says of the i-th word of the source. No word tells which comes next,
-so attention has to find the i-th key among all, by its position. Models learn that in short sequences, then in long.
+The i-th word of the target is the translation of the i-th word of the source. No word predicts the next, so attention
+has to find the i-th key among all, by its position. Models learn this on short sequences, then on long ones.
 """
 
 from dataclasses import dataclass
@@ -17,21 +17,21 @@ from reluformer.models.loss import IGNORED
 from reluformer.training.optimising import ParameterKinds
 from reluformer.training.recipe import Optimiser
 
-WORDS, SPECIAL = 56, 4  # tokens of the vocabulary: words, and what has another meaning
-SHIFT = 17  # in the table, a word stands this far from its translation
+WORDS, SPECIAL = 56, 4  # tokens of the vocabulary: words, and special tokens
+SHIFT = 17  # from the number of a word to that of its translation
 SHAPE = {"d_model": 64, "heads": 2, "encoder_layers": 2, "decoder_layers": 2, "ffn": {"slots": 128}, "dropout": 0.0}
 
 
 @dataclass(frozen=True)
 class Course:
-    """How a model is trained: updates with sequences up to the short length, then up to the long one.
+    """Course of training: updates on sequences up to the short length, then up to the long one.
 
     Attributes:
-        short: Most words of a sequence at first.
-        long: Most words later.
-        steps: Updates of either part.
-        tokens: Of a batch, padding included.
-        lr: Highest learning rate; it rises for 50 updates, then falls to nothing.
+        short: Longest sequence of the first part, in words.
+        long: Longest sequence of the second part, in words.
+        steps: Updates of the first and of the second part.
+        tokens: Tokens of a batch, padding included.
+        lr: Peak learning rate; it warms up over 50 updates and decays linearly to 0.
     """
 
     short: int
@@ -42,7 +42,7 @@ class Course:
 
 
 def batch_of(longest: int, size: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """``size`` sequences of half to all of the longest, padded."""
+    """Return ``size`` sequences of between half of ``longest`` and ``longest`` words, padded."""
     lengths = torch.randint((longest + 1) // 2, longest + 1, (size, 1), generator=generator)
     seen = torch.arange(longest) < lengths
     words = torch.randint(WORDS, (size, longest), generator=generator)
@@ -54,7 +54,7 @@ def batch_of(longest: int, size: int, generator: torch.Generator) -> dict[str, T
 
 
 def make_model(memory: dict[str, Any], longest: int, seed: int) -> Any:
-    """A small model with one kind of memory at all sites of attention."""
+    """Return a small model with the same memory at all attention sites."""
     torch.manual_seed(seed)
     fields: dict[str, Any] = SHAPE | {site: memory for site in ("encoder_self", "decoder_self", "cross")}
     config = ReLUFormerConfig(vocab_size=SPECIAL + WORDS, calibration_length=longest, **fields)
@@ -62,7 +62,7 @@ def make_model(memory: dict[str, Any], longest: int, seed: int) -> Any:
 
 
 def train_model(model: Any, course: Course, seed: int, device: torch.device) -> tuple[list[float], dict[int, float]]:
-    """The loss of every update, and the NLL by length between the two parts."""
+    """Train a model and return the loss of every update, and the NLL by length between the two parts."""
     generator = torch.Generator().manual_seed(seed)
     groups = ParameterKinds.of(model).groups(model, Optimiser(lr=course.lr))  # scales learn faster, as in all training
     optimiser = torch.optim.AdamW(groups, lr=course.lr, betas=(0.9, 0.98))
@@ -91,7 +91,7 @@ def train_model(model: Any, course: Course, seed: int, device: torch.device) -> 
 
 @torch.no_grad()
 def nll_by_length(model: Any, course: Course, device: torch.device) -> dict[int, float]:
-    """Of a word, in sequences up to half the short length and on to twice the long one, always the same ones."""
+    """Return the NLL per word on fixed sequences whose longest length doubles from half ``short`` to twice ``long``."""
     model.eval()
     found, longest = {}, course.short // 2
     while longest <= 2 * course.long:

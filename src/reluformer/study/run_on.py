@@ -1,8 +1,8 @@
-"""A model on text that runs on: windows of any length are full, whatever the length of the documents.
+"""A model on running text, where windows of any length are full, whatever the length of the documents.
 
-Few documents have thousands of tokens, so most windows of that length would hold a document that is shorter, and say
-nothing about the length. Here all sentences follow each other as if they were one document; what is scored are the
-documents again, so that BLEU means what it means elsewhere.
+Few documents have thousands of tokens, so most windows of that length would hold a shorter document and say nothing
+about the length. Here all sentences follow each other as if they were one document. The translation is then split into
+documents again for scoring, so that BLEU means what it means elsewhere.
 """
 
 from itertools import islice
@@ -23,15 +23,15 @@ from reluformer.training.collate import Collator
 from reluformer.translation.loading import load_model
 from reluformer.translation.translator import Translator, Written
 
-LOOKED_INTO = 4  # windows whose memories are looked into
+LOOKED_INTO = 4  # windows on which the memories are inspected
 MEASURES = ("mass", "entropy", "dead")
 
 
 def score_run_on(folder: Path, corpus: Corpus, scale: Scale, length: int, trained: int) -> dict[str, Any]:
-    """Numbers of the model in a folder in windows of a length; ``beyond`` is the loss past the trained length.
+    """Score the model in a folder on windows of a length; ``beyond`` is the loss past the trained length.
 
-    Translation falls back to smaller windows where the number of sentences is not right; ``window`` says how many
-    source tokens the window had in which a sentence was translated in the end, on average.
+    Translation falls back to smaller windows where the number of sentences is not right; ``window`` is the number of
+    source tokens in the window in which a sentence was finally translated, averaged over sentences.
     """
     model, tokenizer = load_model(folder, precision="fp32")
     bf16 = uses_bf16("auto", model.device)  # as in training
@@ -54,7 +54,7 @@ def score_run_on(folder: Path, corpus: Corpus, scale: Scale, length: int, traine
 
 
 def run_on_examples(sentences: PackedDataset, length: int) -> list[dict[str, list[int]]]:
-    """All sentences of a data set, in their order, packed to a length across documents."""
+    """Return all sentences of a data set, in order, packed to a length across documents."""
     source, target = (np.concatenate([[0], x]).cumsum() for x in (sentences.source_lengths, sentences.target_lengths))
     chunks, _ = pack(source, target, np.array([0, len(sentences)]), length, "drop")
     return [

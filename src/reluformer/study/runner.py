@@ -1,4 +1,4 @@
-"""Running a grid of cells, several at a time, each in a process that may die without harm to the others."""
+"""Running a grid of cells, several at a time, each in a process that may die without harming the others."""
 
 import math
 import os
@@ -13,34 +13,34 @@ from pathlib import Path
 from reluformer.study.cells import LASTING, Cell, write_obituary
 from reluformer.study.worker import STOPPED
 
-# What tells a process that it is one of several: a cell is trained by one alone.
+# Variables that tell a process it is one of several. Workers do not get them: one process trains a cell.
 LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 PATIENCE = 60  # seconds for a process to finish its update and write a checkpoint, once told to stop
 
-# Told what happens to a cell: "running", and at last its status.
+# Called with a cell and "running" when it starts, and with its status when it ends.
 Watch = Callable[[Cell, str], None]
 
 
 def share_of(cells: Sequence[Cell]) -> list[Cell]:
-    """The cells that are this process's own, of those that ``accelerate launch`` started."""
+    """Return this process's share of the cells: all, unless ``accelerate launch`` started several processes."""
     rank, world = (int(os.environ.get(name, default)) for name, default in (("RANK", "0"), ("WORLD_SIZE", "1")))
     return list(cells)[rank::world]
 
 
 def unfinished(cells: Sequence[Cell]) -> list[Cell]:
-    """Those without a lasting result."""
+    """Return the cells without a lasting result."""
     return [cell for cell in cells if (cell.record() or {}).get("status") not in LASTING]
 
 
 class Todo:
-    """Cells that nobody has taken yet."""
+    """Cells that no worker has taken yet."""
 
     def __init__(self, cells: Sequence[Cell]) -> None:
         self.cells = list(cells)
         self.lock = threading.Lock()
 
     def take(self, last: Cell | None) -> Cell | None:
-        """The next one; of the same arm as the last if there is one, since its process has compiled that model."""
+        """Take the next cell, preferably of the same arm as ``last``, whose model the worker has already compiled."""
         with self.lock:
             same = (cell for cell in self.cells if last and (cell.study, cell.arm.name) == (last.study, last.arm.name))
             cell = next(same, self.cells[0] if self.cells else None)
@@ -49,7 +49,7 @@ class Todo:
             return cell
 
     def clear(self) -> None:
-        """There is nothing to do any more."""
+        """Drop all remaining cells."""
         with self.lock:
             self.cells.clear()
 
@@ -57,17 +57,17 @@ class Todo:
 def run_cells(
     cells: Sequence[Cell], jobs: int, log: Path, watch: Watch = lambda *_: None, until: float = math.inf
 ) -> None:
-    """Run cells, so many at a time; what each has come to stands in its file.
+    """Run cells, ``jobs`` at a time; the result of each is in its file.
 
     Args:
-        cells: Begun in this order, but those of one arm one after another.
-        jobs: Processes.
-        log: Folder for what these say.
-        watch: Called from several threads.
-        until: When to stop, by the monotonic clock.
+        cells: Cells, started in this order, except that a worker goes on with further cells of its arm.
+        jobs: Number of processes.
+        log: Folder for the logs of the processes.
+        watch: Callback for the progress, called from several threads.
+        until: Time at which to stop, on the monotonic clock.
 
     Raises:
-        TimeoutError: It was time to stop; cells that were running have written checkpoints.
+        TimeoutError: The time is up; cells that were running have written checkpoints.
     """
     todo = Todo(cells)
     rank = os.environ.get("RANK", "0")
@@ -87,7 +87,7 @@ def run_cells(
 
 
 class _Worker:
-    """A process that runs cells, and is started anew if it dies."""
+    """A process that runs cells and is restarted if it dies."""
 
     def __init__(self, jobs: int, log: Path, watch: Watch) -> None:
         self.jobs, self.log, self.watch = jobs, log, watch
@@ -100,7 +100,7 @@ class _Worker:
         while not self.stopped:
             cell = todo.take(cell)
             if cell is None:
-                self.close()  # an idle process would keep the GPU's memory from those that are still at work
+                self.close()  # an idle process would withhold GPU memory from those still at work
                 return
             self.watch(cell, "running")
             began = time.monotonic()
@@ -158,7 +158,7 @@ class _Worker:
                 self.process.kill()
 
     def close(self) -> None:
-        """There is no more to do."""
+        """Let the process end, as there is nothing left to do."""
         if self.process is not None and self.process.stdin is not None:
             self.process.stdin.close()
             self.process.wait()

@@ -1,10 +1,10 @@
-"""How large a study is: from two minutes on two cores to the real thing on a GPU."""
+"""Scales of a study: from two minutes on two cores to the real thing on a GPU."""
 
 import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-# What decides which cells there are, or how they are shown, but not what comes out of one.
+# Fields that decide which cells exist or how they are shown, but not what any of them results in.
 CHOICES = ("name", "seeds", "slots", "lengths", "reach", "rates", "counts", "temperatures", "extras")
 
 
@@ -13,36 +13,36 @@ class Scale:
     """Sizes and budgets of a study.
 
     Attributes:
-        name: On the command line.
-        size: Of the presets: tiny, small, base.
-        model: What differs from the preset.
+        name: Name on the command line.
+        size: Size of the presets: tiny, small or base.
+        model: Fields of the configuration that differ from the preset.
         steps: Updates of a run; 0 to go by ``epochs``.
         epochs: Passes over the data.
         seeds: Runs of every arm, unless the user says otherwise.
-        chapters: Of the embedded corpus, for training; None for all. Validation takes a tenth.
-        vocab: Its vocabulary.
-        slots: Of the memories in ``slots``.
-        lengths: Of the documents in ``documents``, in tokens.
+        chapters: Chapters of the embedded corpus to train on; None for all. Validation takes a tenth as many.
+        vocab: Vocabulary size of the embedded corpus.
+        slots: Numbers of slots that the experiment ``slots`` compares.
+        lengths: Lengths of the documents in ``documents``, in tokens.
         reach: Lengths that ``extrapolation`` tests at; it trains on the first, which should be one of ``lengths``.
-        rates: The highest learning rate on documents by family, ``transformer`` or ``reluformer``, where it is not
-            ``lr``; arms hold it, so that no other cell depends on it.
-        counts: Keys or slots in ``variance``.
-        temperatures: Of softmax in ``ffn``.
+        rates: Peak learning rate on documents by family, ``transformer`` or ``reluformer``, where it is not ``lr``;
+            the arms hold it, so that no other cell depends on it.
+        counts: Numbers of keys or slots in ``variance``.
+        temperatures: Temperatures of softmax in ``ffn``.
         extras: Whether ``attempts`` and ``extrapolation`` have all their arms.
-        cost: Of a batch, in tokens of short sequences.
-        lr: The highest learning rate.
-        warmup: Updates until it is reached, as a share of all.
-        optimiser: What else differs from the optimiser of a recipe.
-        regulariser: Weight of its terms where an arm has them.
-        points: Validations of a run.
-        average: How many of the last checkpoints the final model averages.
-        beam: Of the search.
-        documents: Most test documents that are translated; None for all.
-        sentences: Most sentences of each; None for all.
-        examples: Validation examples whose memories are looked into.
-        resamples: Of the bootstrap behind confidence intervals.
+        cost: Cost budget of a batch, in tokens of short sequences.
+        lr: Peak learning rate.
+        warmup: Updates until the learning rate peaks, as a share of all.
+        optimiser: Further fields that differ from the default optimiser of a recipe.
+        regulariser: Weight of the regulariser's terms in arms that have them.
+        points: Number of validations in a run.
+        average: Number of last checkpoints that the final model averages.
+        beam: Beam size of the search.
+        documents: Largest number of test documents to translate; None for all.
+        sentences: Largest number of sentences of each to translate; None for all.
+        examples: Number of validation examples on which the memories are inspected.
+        resamples: Number of bootstrap samples behind confidence intervals.
         compile: Let torch.compile fuse the layers, on a GPU.
-        long_share: Share of the updates on documents, where a run ends on them.
+        long_share: Share of the updates that is on documents, in runs that end on them.
     """
 
     name: str
@@ -76,16 +76,16 @@ class Scale:
     long_share: float = 0.3
 
     def key(self) -> dict[str, Any]:
-        """What the result of a cell depends on."""
+        """Return the fields that the result of a cell depends on."""
         return {name: value for name, value in self.to_dict().items() if name not in CHOICES and value != {}}
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as JSON has it."""
+        """Return all fields, serialisable as JSON."""
         return {name: list(x) if isinstance(x, tuple) else x for name, x in dataclasses.asdict(self).items()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Scale":
-        """Back from JSON."""
+        """Restore a scale from :meth:`to_dict`."""
         fields: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in values.items()}
         return cls(**fields)
 

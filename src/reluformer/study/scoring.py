@@ -1,4 +1,4 @@
-"""Numbers of a trained model: loss, BLEU with its confidence, and what its memories do."""
+"""Scores of a trained model: loss, BLEU with its confidence interval, and what its memories do."""
 
 import math
 import time
@@ -25,10 +25,10 @@ from reluformer.translation.scores import Documents, compare, score
 from reluformer.translation.translator import Translator
 
 TRANSLATIONS = "translations.jsonl"  # beside the model
-# Long windows that are translated at a time: so many times as many as usual, and at least so many of the full length.
+# Long windows translated at a time: TIMES as many as usual, and at least WINDOWS of the full length.
 TIMES, WINDOWS = 4, 16
-MOST_TOKENS = 16384  # of the validation examples whose memories are looked into
-ROWS = 1024  # of their weights at a time
+MOST_TOKENS = 16384  # in the validation examples on which the memories are inspected
+ROWS = 1024  # of weights, to hold at a time there
 MEASURES = {
     "mass": "mass", "entropy": "entropy", "effective": "effective_keys", "zeros": "zeros", "top": "top_0_2_percent",
     "dead": "dead",
@@ -36,7 +36,7 @@ MEASURES = {
 
 
 def score_model(folder: Path, corpus: Corpus, scale: Scale, length: int) -> dict[str, Any]:
-    """Everything about the model in a folder; translations are kept beside it."""
+    """Return everything that is measured of the model in a folder; translations are kept beside it."""
     model, tokenizer = load_model(folder, precision="fp32")
     bf16 = uses_bf16("auto", model.device)  # as in training
     examples = PackedDataset(corpus.folder, "valid", length)
@@ -62,7 +62,10 @@ def score_model(folder: Path, corpus: Corpus, scale: Scale, length: int) -> dict
 
 
 def most_cost(translator: Translator) -> int:
-    """Of its batches: a GPU has room for many long windows, and takes hardly longer over a step of all than of one."""
+    """Return the cost budget of a batch.
+
+    A GPU has room for many long windows, and a step of all of them takes hardly longer than a step of one.
+    """
     if translator.model.device.type != "cuda" or not translator.room:  # batches of sentences are large enough
         return translator.cost
     full = translator.beam * math.ceil(CostBatches((), 1).cost(WINDOWS, translator.room))
@@ -70,7 +73,7 @@ def most_cost(translator: Translator) -> int:
 
 
 def translation_numbers(hypotheses: Documents, references: Documents, resamples: int) -> dict[str, Any]:
-    """BLEU of sentences and of documents with their confidence, and chrF."""
+    """Return BLEU of sentences and of documents with their confidence intervals, and chrF."""
     found = score(hypotheses, references)
     return {
         "bleu": found.s_bleu.value,
@@ -83,7 +86,7 @@ def translation_numbers(hypotheses: Documents, references: Documents, resamples:
 
 
 def compare_translations(first: Path, second: Path, corpus: Corpus, scale: Scale) -> dict[str, float]:
-    """How far the second of two models that :func:`score_model` scored is ahead, and p by paired bootstrap."""
+    """Return the lead of the second of two models scored by :func:`score_model`, and its p by paired bootstrap."""
     documents, target = test_documents(corpus, scale), corpus.languages.target
     ours, theirs = (read_hypotheses(folder.parent / TRANSLATIONS, documents, target) for folder in (second, first))
     references = [document.target for document in documents]
@@ -96,7 +99,7 @@ def compare_translations(first: Path, second: Path, corpus: Corpus, scale: Scale
 
 
 def test_documents(corpus: Corpus, scale: Scale) -> list[Document]:
-    """What is translated: the test set, or the validation data where there is none, cut to the scale."""
+    """Return the documents to translate: the test set, or the validation data where there is none, cut to the scale."""
     if corpus.test:
         found = read_references([corpus.test], corpus.languages, scale.documents)
     else:
@@ -107,7 +110,7 @@ def test_documents(corpus: Corpus, scale: Scale) -> list[Document]:
 
 
 def validation_batch(corpus: Corpus, length: int, count: int, device: torch.device) -> dict[str, Any]:
-    """Validation examples from all over the split, as a batch; fewer where they are long."""
+    """Return ``count`` examples spread over the validation split as a batch; fewer where they are long."""
     examples = PackedDataset(corpus.folder, "valid", length)
     count = max(1, min(count, MOST_TOKENS // max(1, length)))
     chosen = range(0, len(examples), max(1, len(examples) // count))[:count]
@@ -115,19 +118,19 @@ def validation_batch(corpus: Corpus, length: int, count: int, device: torch.devi
 
 
 def report_on(model: Any, corpus: Corpus, scale: Scale, length: int) -> MemoryReport:
-    """What the memories of a model do on validation examples."""
+    """Report what the memories of a model do on validation examples."""
     return look_into(model, validation_batch(corpus, length, scale.examples, model.device))
 
 
 def look_into(model: Any, batch: dict[str, Any]) -> MemoryReport:
-    """What they do on a batch; the head is left out, for the logits would take more room than all else."""
+    """Report what the memories do on a batch; the head is left out, as logits would take more room than all else."""
     read = {name: x for name, x in batch.items() if name != "labels"}
     read |= {"decoder_query_mask": batch["labels"] != IGNORED, "use_cache": False}
     return memory_report(model.model, read, block=ROWS)
 
 
 def memory_numbers(report: MemoryReport) -> dict[str, float | None]:
-    """A report as a few numbers: of attention by their names, of self-attention behind ``self_``, FFN ``ffn_``."""
+    """Reduce a report to a few numbers: of attention without a prefix, self-attention ``self_``, and FFN ``ffn_``."""
     result: dict[str, float | None] = {}
     attention = [site for site in report.sites if site.kind == "attention"]
     parts = {
@@ -150,7 +153,7 @@ def _mean(sites: list[SiteReport], name: str) -> float | None:
 
 
 def _interval(hypotheses: list[str], references: list[str], resamples: int) -> float | None:
-    """Half the width of the 95 % confidence interval of BLEU, by sacreBLEU's bootstrap; None for a single segment."""
+    """Return half the width of BLEU's 95 % confidence interval, by sacreBLEU's bootstrap; None for a single segment."""
     from sacrebleu.metrics.bleu import BLEU
 
     if len(references) < 2:

@@ -1,4 +1,4 @@
-"""Runs that differ in their last stage alone: what comes before it is trained once, and each goes on from there."""
+"""Sharing between runs that differ only in their last stage: the stages before it are trained once for all of them."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -22,8 +22,8 @@ class Trunk:
     """All stages of a run but the last.
 
     Args:
-        folder: Where the checkpoint at their end is kept, for all runs that have them in common.
-        recipe: Of one of these.
+        folder: Folder that keeps the checkpoint at their end, for all runs that share them.
+        recipe: Recipe of one of these runs.
     """
 
     def __init__(self, folder: Path, recipe: Recipe) -> None:
@@ -34,9 +34,9 @@ class Trunk:
 
     @contextmanager
     def shared(self) -> Iterator[list[TrainerCallback]]:
-        """While the run is trained: it begins where the trunk ends, or makes the trunk, for which others wait.
+        """Enclose the training of a run, which starts where the trunk ends, or trains the trunk while others wait.
 
-        Yields callbacks that the run needs for that.
+        Yields the callbacks that the run needs for that.
         """
         with ExitStack() as lock:
             lock.enter_context(locked(self.folder.with_suffix(".lock")))
@@ -53,13 +53,13 @@ class Trunk:
         claim(self.recipe, read_manifest(self.recipe.data)["key"], processes=1)
         for path in filter(Path.exists, (self.folder / name for name in CURVES)):
             shutil.copy2(path, self.run)
-        written = self.checkpoints.folder / "grafted"  # a name under which nobody takes it for a checkpoint
+        written = self.checkpoints.folder / "grafted"  # a name that is not taken for a checkpoint's
         shutil.rmtree(written, ignore_errors=True)
         shutil.copytree(self.folder / CHECKPOINT, written)
         written.rename(self.checkpoints.path(self.step))
 
     def keep(self) -> None:
-        """Take it from the run, which has just written that checkpoint."""
+        """Copy the trunk from the run, which has just written the checkpoint at its end."""
         written = self.folder.with_suffix(".tmp")
         shutil.rmtree(written, ignore_errors=True)
         shutil.copytree(self.checkpoints.path(self.step), written / CHECKPOINT)
@@ -69,17 +69,17 @@ class Trunk:
 
 
 class _KeptAtItsEnd(TrainerCallback):
-    """Writes a checkpoint where the trunk ends, keeps it, and lets those go on who wait."""
+    """Writes a checkpoint where the trunk ends, keeps it, and releases the runs that wait for it."""
 
     def __init__(self, trunk: Trunk, let_go: Callable[[], None]) -> None:
         self.trunk, self.let_go = trunk, let_go
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Ask for the checkpoint."""
+        """Request a checkpoint at the end of the trunk."""
         control.should_save |= state.global_step == self.trunk.step
 
     def on_save(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Keep it."""
+        """Keep that checkpoint and release the lock."""
         if state.global_step == self.trunk.step:
             self.trunk.keep()
             self.let_go()

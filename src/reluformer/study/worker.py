@@ -1,7 +1,7 @@
-"""A process that runs cells: one line of JSON in for each, one line with its status out.
+"""A process that runs cells: for each, it reads one line of JSON and answers with one line, the status.
 
-It stays for many cells, since importing torch takes longer than a small one. It ends at once when whoever feeds it is
-gone, so that a study that was killed leaves nobody behind who still writes.
+It serves many cells, since importing torch takes longer than running a small one. It exits as soon as its parent is
+gone, so that a killed study leaves no process behind that still writes.
 """
 
 import gc
@@ -19,13 +19,13 @@ STOPPED = 130
 
 
 def main() -> None:
-    """Serve standard input until it ends."""
-    gc.freeze()  # what is imported stays: half a million objects, which the trainer's every run would look through
+    """Run the cells on standard input until it is closed."""
+    gc.freeze()  # imports leave half a million objects, which the trainer's collections would traverse in every run
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # whatever a library prints must not be taken for an answer
+    os.dup2(2, 1)  # what a library prints must not be taken for an answer
     lines: queue.Queue[str] = queue.Queue()
     questions = os.fdopen(os.dup(0))
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # what is forked closes sys.stdin: nobody may be reading from it then
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # forks close sys.stdin, which no thread may be reading then
     threading.Thread(target=_read, args=(questions, lines), daemon=True).start()
     try:
         while True:

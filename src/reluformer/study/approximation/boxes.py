@@ -7,7 +7,7 @@ from torch import Tensor
 
 BOXES = 16
 CLASSES = 4
-MIDDLE = (0.35, 0.65)  # where a box is cut, as a share of its side: nothing becomes too thin to be sampled
+MIDDLE = (0.35, 0.65)  # where a box may be cut, as a share of its side, so that none becomes too thin to be sampled
 
 
 @dataclass(frozen=True)
@@ -19,18 +19,18 @@ class Boxes:
     classes: Tensor
 
     def class_of(self, x: Tensor) -> Tensor:
-        """The class of every point of ``x (N, dimension)`` in ``[0, 1)``."""
-        inside = ((x[:, None] >= self.lower) & (x[:, None] < self.upper)).all(-1)  # (N, boxes), one is true in each row
+        """Return the class of every point of ``x (N, dimension)`` in ``[0, 1)``."""
+        inside = ((x[:, None] >= self.lower) & (x[:, None] < self.upper)).all(-1)  # (N, boxes), one per row is True
         return self.classes[inside.int().argmax(-1)]
 
     def volumes(self) -> Tensor:
-        """The volume of every class; they add up to 1."""
+        """Return the volume of every class; they add up to 1."""
         of_boxes = (self.upper - self.lower).double().prod(-1)
         return torch.zeros(CLASSES, dtype=torch.float64).index_add(0, self.classes, of_boxes)
 
 
 def cut_cube(dimension: int, seed: int = 0) -> Boxes:
-    """Cut the largest box across its longest side, near the middle, until there are enough; then deal out classes."""
+    """Cut the largest box across its longest side, near the middle, until there are ``BOXES``; then assign classes."""
     random = torch.Generator().manual_seed(seed)
     boxes = [(torch.zeros(dimension), torch.ones(dimension))]
     while len(boxes) < BOXES:

@@ -9,18 +9,18 @@ from torch import Tensor
 
 from reluformer.study.approximation.boxes import CLASSES, Boxes
 
-FRESH = 2**31  # seed of the points: no run draws its training samples from it
+FRESH = 2**31  # seed of the points, which no run uses for its training samples
 BLOCK = 4096  # points at a time
 
 
 @torch.no_grad()
 def l1_error(predict: Callable[[Tensor], Tensor], target: Boxes, points: int) -> tuple[float, float]:
-    """``sum_c integral |p_c(x) - 1_c(x)| dx`` over the unit cube, from 0 to 2, and the standard error of its estimate.
+    """Estimate ``sum_c integral |p_c(x) - 1_c(x)| dx`` over the unit cube, between 0 and 2, with its standard error.
 
     Args:
-        predict: From points ``(N, dimension)`` to probabilities ``(N, classes)``.
-        target: The classes.
-        points: How many to draw, uniformly; they are the same for everyone who asks.
+        predict: Function from points ``(N, dimension)`` to probabilities ``(N, classes)``.
+        target: The boxes, which tell the class of every point.
+        points: Number of points to draw, uniformly; every call draws the same ones.
     """
     random = torch.Generator().manual_seed(FRESH)
     found = []

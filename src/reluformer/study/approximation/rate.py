@@ -1,4 +1,4 @@
-"""The rate of an error: the exponent of the width that fits it best."""
+"""The rate of an error: the power of the width that fits it best."""
 
 import math
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ LEVEL = 0.05
 
 @dataclass(frozen=True)
 class Rate:
-    """``error ~ width ** slope``; ``interval`` is half the 95 % confidence interval, None of only two points."""
+    """``error ~ width ** slope``; ``interval`` is half the 95 % confidence interval, None for only two points."""
 
     slope: float
     interval: float | None
 
 
 def fit_rate(widths: Sequence[float], errors: Sequence[float]) -> Rate:
-    """Least squares of log error over log width."""
+    """Fit log error over log width by least squares."""
     x, y = [math.log(width) for width in widths], [math.log(error) for error in errors]
     mean_x, mean_y, freedom = fmean(x), fmean(y), len(x) - 2
     spread = sum((a - mean_x) ** 2 for a in x)
@@ -31,7 +31,7 @@ def fit_rate(widths: Sequence[float], errors: Sequence[float]) -> Rate:
 
 
 def t_quantile(freedom: float) -> float:
-    """What Student's t exceeds in absolute value with a probability of 5 %, by bisection."""
+    """Return the value that Student's t exceeds in absolute value with a probability of 5 %, by bisection."""
     low, high = 0.0, 100.0
     for _ in range(60):
         middle = (low + high) / 2

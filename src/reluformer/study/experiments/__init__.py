@@ -1,4 +1,4 @@
-"""The experiments: every file here that has an ``EXPERIMENT`` is one. Nothing else needs to know of it."""
+"""The experiments: every file here that defines an ``EXPERIMENT`` is one. It need not be registered anywhere else."""
 
 import difflib
 import fnmatch
@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 
 
 def find_experiments(added: Sequence[Path] = ()) -> dict[str, tuple[Experiment, str]]:
-    """All experiments by name, those of the user's own files too, each with its file; "" for one of ours."""
+    """Return all experiments by name, including the user's own, each with its file; "" for a built-in one."""
     found: dict[str, tuple[Experiment, str]] = {}
     for path in [*sorted(HERE.glob("[!_]*.py")), *added]:
         experiment = load_experiment(path)
@@ -26,7 +26,7 @@ def find_experiments(added: Sequence[Path] = ()) -> dict[str, tuple[Experiment, 
 
 
 def experiment_of(name: str, file: str) -> Experiment:
-    """The experiment of a cell: one of ours by its name, on whatever machine; else that of its file."""
+    """Return the experiment of a cell: a built-in one by its name, so that it works on any machine, else the file's."""
     experiment = load_experiment(Path(file)) if file else find_experiments().get(name, (None, ""))[0]
     if experiment is None:
         raise StudyError(f"there is no experiment {name!r}")
@@ -34,7 +34,7 @@ def experiment_of(name: str, file: str) -> Experiment:
 
 
 def load_experiment(path: Path) -> Experiment | None:
-    """The experiment of a file; None for one of ours that helps the others."""
+    """Return the experiment of a file; None for a built-in file that only helps the others."""
     if not path.exists():
         raise StudyError(f"{path} does not exist")
     name = f"{__name__}.{path.stem}" if path.parent == HERE else f"reluformer_study_{path.stem}"
@@ -59,9 +59,9 @@ def load_experiment(path: Path) -> Experiment | None:
 
 
 def choose(kind: str, known: Collection[str], names: Sequence[str]) -> list[str]:
-    """The names that were asked for, or that match as file names do (``*, 4096``); all if none was.
+    """Return the known names that were asked for, by name or by a shell-style pattern (``*, 4096``); all if none was.
 
-    One that is not there is an error that names the nearest.
+    A name or pattern that matches nothing is an error that suggests the nearest name.
     """
     chosen: list[str] = []
     for name in names:

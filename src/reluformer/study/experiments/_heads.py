@@ -1,4 +1,4 @@
-"""Heads of attention as a few numbers each, and which of a model's heads its twin has nothing like."""
+"""Attention heads as a few numbers each, and which of a model's heads have no counterpart in its twin."""
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
@@ -6,20 +6,20 @@ from dataclasses import astuple, dataclass
 import torch
 from torch import Tensor
 
-FAR = 0.25  # share of the document that lies between a query and a far key, at least
-BEYOND = 256  # tokens that lie between a query and a key beyond them, more than
+FAR = 0.25  # least distance between a query and a far key, as a share of the document
+BEYOND = 256  # tokens; keys beyond are further away than this
 
 
 @dataclass(frozen=True)
 class Head:
-    """What one head does with its weight, every row normalised; rows without any do not count.
+    """How one head distributes its weight, with every row normalised; dead rows do not count.
 
     Attributes:
-        far: Share on keys that are a quarter of the document away, or more.
-        beyond: Share on keys that are more than 256 tokens away.
-        marks: Share on punctuation.
-        stops: Share on common words.
-        distance: Mean distance of a query and its keys, in tokens.
+        far: Share of the weight on keys that are at least a quarter of the document away.
+        beyond: Share of the weight on keys that are more than 256 tokens away.
+        marks: Share of the weight on punctuation.
+        stops: Share of the weight on common words.
+        distance: Mean distance between a query and its keys, in tokens.
         entropy: Mean entropy of a row, in nats.
     """
 
@@ -32,9 +32,9 @@ class Head:
 
 
 def describe(weights: Tensor, marks: Tensor, stops: Tensor) -> Head:
-    """A head from its weights ``(N, N)`` on a document and from which of its tokens are what, ``(N,)``."""
+    """Describe a head by its weights ``(N, N)`` on a document; ``marks`` and ``stops`` are token masks ``(N,)``."""
     shares = normalised(weights)
-    live = shares.sum().clamp_min(1e-30)  # as many as rows that have weight
+    live = shares.sum().clamp_min(1e-30)  # the number of live rows
     apart = distances(len(shares))
     received = shares.sum(0) / live  # (N,)
     return Head(
@@ -48,15 +48,15 @@ def describe(weights: Tensor, marks: Tensor, stops: Tensor) -> Head:
 
 
 def mean_head(heads: Sequence[Head]) -> Head:
-    """One head over several documents, or several heads as one."""
+    """Return the mean of one head over several documents, or of several heads."""
     return Head(*torch.tensor([astuple(head) for head in heads], dtype=torch.float64).mean(0).tolist())
 
 
 def strangeness(ours: Sequence[Head], theirs: Sequence[Head]) -> list[float]:
-    """How far each of our heads is from the nearest of theirs.
+    """Return the distance of each of our heads from the nearest of theirs.
 
-    Each number is taken in units of its standard deviation over all heads of both, since tokens, shares and nats do
-    not compare; one that is the same everywhere says nothing.
+    Each number is in units of its standard deviation over all heads of both models, since tokens, shares and nats do
+    not compare; a number that is the same everywhere does not count.
     """
     both = torch.tensor([astuple(head) for head in (*ours, *theirs)], dtype=torch.float64)  # (heads, numbers)
     spread = both.std(0, correction=0)
@@ -67,11 +67,11 @@ def strangeness(ours: Sequence[Head], theirs: Sequence[Head]) -> list[float]:
 
 
 def normalised(weights: Tensor) -> Tensor:
-    """Rows ``(N, M)`` that sum to 1, or to 0 where there is no weight."""
+    """Return rows ``(N, M)`` that sum to 1, or to 0 if they are dead."""
     weights = weights.clamp_min(0)
     return weights / weights.sum(1, keepdim=True).clamp_min(1e-30)
 
 
 def distances(n: int) -> Tensor:
-    """Tokens between any two, ``(N, N)``."""
+    """Return the distance between any two positions, in tokens, ``(N, N)``."""
     return (torch.arange(n)[:, None] - torch.arange(n)).abs()

@@ -10,7 +10,7 @@ FFNS: dict[str, dict[str, Any]] = {
     "softmax": {"activation": "softmax"},
     "softmax + LN": {"activation": "softmax", "norm": "layer"},
 }
-# Attention as the presets have it; what is added to ReLU here is what makes it train among many slots.
+# Attention as in the presets; the scale that ReLU has here, unlike in the FFN, is what makes it train with many slots.
 ATTENTIONS: dict[str, dict[str, Any]] = {
     "ReLU": {"activation": "relu", "alpha": 0.5, "gamma": "learned"},
     "softmax": {"activation": "softmax", "alpha": 0.0, "gamma": "none"},
@@ -20,7 +20,7 @@ ATTENTIONS: dict[str, dict[str, Any]] = {
 
 
 def attention(**settings: Any) -> dict[str, Any]:
-    """The same settings for every attention of a model."""
+    """Return the same settings for every attention site of a model."""
     return {site: dict(settings) for site in ("encoder_self", "decoder_self", "cross")}
 
 
@@ -28,11 +28,11 @@ RELU: dict[str, Any] = {"family": "reluformer"}
 BARE = RELU | attention(alpha=0.0, gamma="none")
 RELA = RELU | attention(norm="gated", alpha=0.0, gamma="none")
 OVER_ITS_MASS = RELU | attention(norm="mass", bias=1.0)
-# Nearly all keys are alive at first: softmax to the first order, and to the second, 1.5-entmax without its threshold.
+# Nearly all keys are active at first, where both are softmax to first order; SQUARED is 1.5-entmax without threshold.
 CENTRED: dict[str, Any] = {"bias": 1.0, "alpha": 1.0, "centred": True}
 SQUARED: dict[str, Any] = {"activation": "relu_squared", "bias": 2.0, "alpha": 1.0}
-# relu(4 + s - mean s) ** 4 over its sum. Cells are known by their settings, so these are the ones that there were when
-# the first were kept.
+# relu(4 + s - mean s) ** 4 over its sum. Cells are identified by their settings, so only the settings that existed when
+# the first cells were kept are listed.
 FOURTH = MemorySettings(
     "relu_fourth", alpha=0.0, gamma="none", norm="mass", bias=4.0, query_key_norm=True, centred=True
 )
@@ -43,6 +43,6 @@ PLAIN_EIGHTH: dict[str, Any] = POWER_ATTENTION.to_dict()
 
 
 def reluformer(scale: Scale, **settings: Any) -> dict[str, Any]:
-    """The paper's model: scaled ReLU attention with both terms of the regulariser; settings change its attention."""
+    """Return the paper's model: scaled ReLU attention with both regulariser terms; ``settings`` change attention."""
     terms = {"mass": scale.regulariser, "entropy": scale.regulariser}
     return RELU | {"regulariser": terms} | (attention(**settings) if settings else {})

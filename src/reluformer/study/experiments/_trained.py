@@ -1,4 +1,4 @@
-"""The lemma in trained models: variance of a value sum, in units of the scores and values that the model really has."""
+"""The lemma in trained models: variance of a value sum, relative to the scores and values that the model has."""
 
 import math
 from pathlib import Path
@@ -16,11 +16,11 @@ from reluformer.translation.loading import load_model
 
 
 def trained_variance(folder: Path, bench: Bench, site: str) -> dict[str, Any]:
-    """Mean over the layers of a site of the measured variance and of what the lemma expects.
+    """Return the measured variance and the one that the lemma expects, averaged over the layers of a site.
 
-    The lemma is about standard normal scores and values. Where these have other second moments, ``s`` and ``v``, the
-    variance is ``s v n / 2`` for ReLU and about ``v exp(s) / n`` for softmax. What is measured is divided by ``v``,
-    with ReLU by ``s`` too, and gamma is taken out.
+    The lemma is about standard normal scores and values. If these have other second moments, ``s`` and ``v``, the
+    variance is ``s v n / 2`` for ReLU and about ``v exp(s) / n`` for softmax. The measured variance is divided by
+    ``v``, with ReLU also by ``s``, and gamma is taken out.
     """
     model, _ = load_model(folder, precision="fp32")
     batch = validation_batch(bench.corpus, 0, bench.scale.examples, model.device)
@@ -60,11 +60,11 @@ def _attention(seen: Seen) -> dict[str, float]:
 
 
 def _compare(settings: Any, out: Tensor, scores: Tensor, values: Tensor, count: Tensor) -> dict[str, float]:
-    """From sums ``(P, D)``, scores, values and the number of slots of each row ``(P,)``."""
+    """Compare value sums ``(P, D)`` with the lemma, given scores, values and the slots of each row ``(P,)``."""
     size, n = float(values.square().mean()), float(count.float().mean())
     if settings.activation == "softmax":
-        spread = float(scores.var())  # a shift of all scores changes nothing
-        expected = min(math.exp(min(spread, 50.0)) / n, 1.0)  # more than one slot alone gives is impossible
+        spread = float(scores.var())  # softmax does not see a shift of all scores
+        expected = min(math.exp(min(spread, 50.0)) / n, 1.0)  # it cannot exceed that of a single slot
         return {"variance": float(out.var()) / size, "expected": expected, "n": n}
     spread = float(scores.square().mean())
     return {"variance": float(out.var()) / size / spread, "expected": (n / 2) ** (1 - 2 * settings.alpha), "n": n}

@@ -1,7 +1,7 @@
-"""Indicator functions of disjoint classes: the L1 error of a softmax over one memory, by its width.
+"""Indicator functions of disjoint classes: the L1 error of a softmax over one memory, by the memory's width.
 
 The theorem is that of Asadi and Jiang, arXiv 2002.04060, for hidden layers of ReLU units. A cell has one width; the
-rate of a memory is fitted to all its widths in a cell of its own, which takes their errors from where they are kept.
+rate of a memory is fitted to all its widths in a cell of its own, which reuses the errors that the others kept.
 """
 
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ from reluformer.study.locks import locked
 from reluformer.study.scales import Scale
 
 DIMENSIONS = (1, 2, 3, 4)
-NARROW, MEDIUM, WIDE = 4, 64, 1024  # widths that every scale has: the claims are about them
-LONGER = 4  # times the updates, to see whether width or training is what an error is due to
+NARROW, MEDIUM, WIDE = 4, 64, 1024  # widths at every scale, which the claims are about
+LONGER = 4  # times the updates, to see whether an error is due to width or to training
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much of it at a scale: slots of the memories, updates, points of the estimate."""
+    """Size of the experiment at a scale: slots of the memories, updates, points of the estimate."""
 
     widths: tuple[int, ...]
     steps: int
@@ -42,7 +42,7 @@ PLANS = {
 
 
 def arms(scale: Scale) -> list[Arm]:
-    """Every memory in every dimension: each width, the rate over them all, and the widest when it is trained longer."""
+    """Return every memory in every dimension: each width, the rate over all widths, and the widest trained longer."""
     plan, found = PLANS[scale.name], []
     for dimension in DIMENSIONS:
         for series, memory in FFNS.items():
@@ -62,22 +62,22 @@ def arms(scale: Scale) -> list[Arm]:
 
 
 def named(series: str, dimension: int, width: int) -> str:
-    """The arm of one width."""
+    """Return the name of the arm of one width."""
     return f"{series}, {dimension}-D, width {width}"
 
 
 def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
-    """The error of one width, or the rate over several; the corpus of the bench is not for this."""
+    """Measure the error of one width, or the rate over several; the bench's corpus is not used."""
     widths = arm.settings["widths"]
     results = [_measured(arm.settings, width, seed, bench) for width in widths]
     if len(results) > 1:
         rate = fit_rate(widths, [result["error"] for result in results])
         return {"slope": rate.slope, "slope_ci": rate.interval}
-    return results[0] | {f"error_{arm.settings['dimension']}d": results[0]["error"]}  # a plot for each dimension
+    return results[0] | {f"error_{arm.settings['dimension']}d": results[0]["error"]}  # one plot per dimension
 
 
 def _measured(settings: dict[str, Any], width: int, seed: int, bench: Bench) -> dict[str, float]:
-    """The error of one network, trained by whoever asks first."""
+    """Return the error of one network, which the first cell to ask for it trains."""
     key = hash_of([{name: x for name, x in settings.items() if name != "widths"}, width, seed])
     file = bench.work / "approximation" / f"{key}.json"
     with locked(file.with_suffix(".lock")):

@@ -1,4 +1,4 @@
-"""What might close a gap between ReLU attention and softmax: one change at a time, for a third of the updates."""
+"""Changes that might close the gap between ReLU attention and softmax, one at a time, for a third of the updates."""
 
 from typing import Any
 
@@ -22,11 +22,11 @@ from reluformer.study.scales import Scale
 
 NORMED_SOFTMAX = attention(**ATTENTIONS["softmax"], query_key_norm=True)
 SQUARED_FFN = {"ffn": {"activation": "relu_squared"}}
-SHARE = 1 / 3  # of the updates: enough to see who learns faster
+SHARE = 1 / 3  # of the updates: enough to see which arm learns faster
 
 
 def arms(scale: Scale) -> list[Arm]:
-    """The twins, what lies between the paper's recipe and a better one, and changes of that; the twins alone below."""
+    """Return softmax and the paper's recipe; with ``extras`` also the steps from that to a better one, and variants."""
     full = reluformer(scale)
     found = [Arm("softmax", {"model": {}}), Arm("full", {"model": full})]
     if scale.extras:
@@ -44,7 +44,7 @@ def arms(scale: Scale) -> list[Arm]:
 
 
 def _models(scale: Scale) -> dict[str, dict[str, Any]]:
-    """From the paper's recipe, and from its scale without the regulariser, to centred scores."""
+    """Return models from the paper's recipe, and from its scale without regulariser, to centred scores and powers."""
     squared, centred = RELU | attention(**SQUARED), RELU | attention(**CENTRED)
     terms = {"mass": scale.regulariser, "entropy": scale.regulariser}
     return {
@@ -87,7 +87,7 @@ def _models(scale: Scale) -> dict[str, dict[str, Any]]:
 
 
 def _changes() -> dict[str, dict[str, Any]]:
-    """Of centred attention."""
+    """Return variants of centred attention."""
     changes: dict[str, dict[str, Any]] = {
         "alpha 0.75": {"alpha": 0.75},
         "alpha 0.5": {"alpha": 0.5},
@@ -105,7 +105,7 @@ def _changes() -> dict[str, dict[str, Any]]:
 
 
 def _recipes(scale: Scale) -> dict[str, dict[str, Any]]:
-    """Other training."""
+    """Return changes to the training recipe."""
     return {
         "gamma at the common learning rate": {"optimiser": {"gamma_lr": 1.0}},
         "warm-up x 2": {"optimiser": {"warmup": 2 * scale.warmup}},
@@ -115,7 +115,7 @@ def _recipes(scale: Scale) -> dict[str, dict[str, Any]]:
 
 
 def _tuned(full: dict[str, Any], centred: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Those that have learning rates of their own to find; a query-key norm allows for higher ones."""
+    """Return the models whose learning rate is tuned; a query-key norm allows for higher ones."""
     normed = {"softmax": NORMED_SOFTMAX, "centred": RELU | attention(**CENTRED, query_key_norm=True)}
     plain = {"softmax": {}, "full": full, "centred": centred}
     plain |= {"power 4": RELU | attention(**POWER), "power 8": RELU | attention(**EIGHTH)}
@@ -128,7 +128,7 @@ def _rates(scale: Scale) -> dict[str, dict[str, Any]]:
 
 
 def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
-    """Train on sentences, for a part of the updates."""
+    """Train on sentences, for a third of the updates."""
     return bench.train_and_score(arm.settings["model"], seed, steps=SHARE, **arm.settings.get("recipe", {}))
 
 

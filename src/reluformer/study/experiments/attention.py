@@ -1,4 +1,4 @@
-"""The activation of attention: what ReLU needs to converge, and what it is worth against softmax and its relatives."""
+"""The activation of attention: what ReLU needs to converge, and how it compares with softmax and its relatives."""
 
 from typing import Any
 
@@ -20,11 +20,11 @@ from reluformer.study.experiments._memories import (
 )
 from reluformer.study.scales import Scale
 
-NEAR_ONE = 3  # keys for which unit mass means a gamma of about 1
+NEAR_ONE = 3  # keys at which unit mass takes a gamma of about 1
 
 
 def arms(scale: Scale) -> list[Arm]:
-    """The ablation of the paper, its baselines, ReLU over its mass, and the best of ``attempts``."""
+    """Return the paper's ablation, its baselines, ReLU over its mass, and the best of ``attempts``."""
     weight = scale.regulariser
     return [
         Arm("softmax", {"model": {}}),
@@ -55,7 +55,7 @@ def arms(scale: Scale) -> list[Arm]:
         Arm("ReLU over its mass", {"model": OVER_ITS_MASS}, seeds=1),
         Arm("power 4", {"model": RELU | attention(**POWER)}, seeds=1),
         Arm("power 8", {"model": RELU | attention(**EIGHTH)}),  # with centring and a query-key norm
-        Arm("power 8 alone", {"model": RELU | attention(**ALONE)}),  # in the place of softmax, and nothing else
+        Arm("power 8 alone", {"model": RELU | attention(**ALONE)}),  # a drop-in for softmax, with no other change
         Arm("power 8, query-key norm", {"model": RELU | attention(**PLAIN_EIGHTH)}),
         Arm("softmax, query-key norm", {"model": attention(**ATTENTIONS["softmax"], query_key_norm=True)}),
     ]
@@ -68,7 +68,7 @@ def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
 
 
 def alone(arm: Arm, seed: int, bench: Bench, result: dict[str, Any]) -> dict[str, Any]:
-    """The pace, and the loss after the updates that there is time for while softmax does all of its own."""
+    """Measure the pace, and the loss after as many updates as fit in the time in which softmax makes all of its own."""
     paces = bench.paces(arm.settings["model"])
     return {
         "pace": paces["training"],

@@ -1,4 +1,4 @@
-"""Where the mass goes: softmax leaves most of it to very few slots. The trained models of ``slots`` and ``ffn``."""
+"""Where the mass goes in trained models of ``slots`` and ``ffn``: softmax puts most of it on very few slots."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ MEASURES = ("top", "effective", "entropy", "zeros", "anisotropy", "variance_rati
 
 
 def arms(scale: Scale) -> list[Arm]:
-    """Those of ``slots``, so that nothing is trained twice, and the temperatures of ``ffn`` in models of that size."""
+    """Return the arms of ``slots``, so that none is trained twice, and the temperatures of ``ffn`` at the same size."""
     cooled = [arm for arm in ffn.arms(scale) if "temperature" in arm.name]
     return slots.arms(scale) + [
         Arm(f"{arm.name}, FFN", {"model": slots.size_of(scale) | arm.settings["model"]}, seeds=arm.seeds)
@@ -21,9 +21,9 @@ def arms(scale: Scale) -> list[Arm]:
 
 
 def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
-    """Look into the memory that has the slots: the FFN, or self-attention where that has them instead.
+    """Return the measures of the memory that has the slots: the FFN, or self-attention where that has them instead.
 
-    What ``slots`` has measured stands in its cell, wherever its model may be.
+    They are read from the cell of ``slots`` if it is done, which does not need its model.
     """
     kept = Cell("slots", "", arm, seed, bench.scale, bench.corpus, str(bench.work.parent)).record()
     result = kept["result"] if kept and kept["status"] == "done" else slots.run(arm, seed, bench)

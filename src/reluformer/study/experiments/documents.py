@@ -1,4 +1,4 @@
-"""Long documents: ReLUFormer, Transformer and sparsemax as the input grows."""
+"""Long documents: ReLUFormer, power 8, Transformer and sparsemax as the input grows."""
 
 from typing import Any
 
@@ -11,13 +11,13 @@ from reluformer.study.scoring import compare_translations
 TWIN = "Transformer"
 NORMED_TWIN = "Transformer, query-key norm"
 EIGHTH = "power 8"
-UNPREPARED = ", no sentences"  # before its documents
-LONG = (512, 1024)  # where the paper has ReLU ahead, and most test documents fill a window
+UNPREPARED = ", no sentences"  # that is, none before the documents
+LONG = (512, 1024)  # lengths at which the paper has ReLU ahead, and most test documents fill a window
 
 
 def arms(scale: Scale) -> list[Arm]:
-    """All models, every length; at the large scale also from documents alone, as the paper's may have been."""
-    twin = settings_of(scale, models_of(scale)[TWIN]).get("recipe")  # the same for all that have softmax
+    """Return all models at every length; at the large scale also on documents alone, as the paper may have trained."""
+    twin = settings_of(scale, models_of(scale)[TWIN]).get("recipe")  # the same for all with softmax
     found = [
         Arm(
             f"{name}, {length}",
@@ -34,14 +34,14 @@ def arms(scale: Scale) -> list[Arm]:
 
 
 def _unprepared(arm: Arm) -> Arm:
-    """The same without sentences to begin with, and so its twin."""
+    """Return an arm that trains on documents from the start, without sentences first, and whose twin does, too."""
     names = ("recipe",) if arm.series == TWIN else ("recipe", "twin")
     recipes = {name: arm.settings.get(name, {}) | {"long_share": 1.0} for name in names}
     return Arm(arm.name + UNPREPARED, arm.settings | recipes, arm.x, f"{arm.series}{UNPREPARED}", seeds=1)
 
 
 def models_of(scale: Scale) -> dict[str, dict[str, Any]]:
-    """Those that are compared on documents; the twin of the eighth power, which has a norm, at the large scale only."""
+    """Return the models to compare on documents; power 8 has a twin of its own, normed, at the large scale only."""
     normed = {NORMED_TWIN: attention(**ATTENTIONS["softmax"], query_key_norm=True)}
     return {
         "ReLUFormer": reluformer(scale),
@@ -53,10 +53,10 @@ def models_of(scale: Scale) -> dict[str, dict[str, Any]]:
 
 
 def settings_of(scale: Scale, model: dict[str, Any]) -> dict[str, Any]:
-    """A model and what differs in its recipe: the learning rate that its family has on documents, if it has one.
+    """Return a model with the change to its recipe: the learning rate of its family on documents, if it has its own.
 
-    At the large scale positions are rotary: late sinusoidal ones would be strange to models that begin with sentences,
-    and the loss of long documents would be about that. Below it, what was measured with sinusoidal ones stays valid.
+    At the large scale, positions are rotary: late sinusoidal ones would be new to models that begin with sentences, and
+    would dominate the loss of long documents. Smaller scales keep sinusoidal ones, so that earlier cells stay valid.
     """
     rate = scale.rates.get(model.get("family", "transformer"), scale.lr)
     model = model | ({"positions": "rotary"} if scale.extras else {})
@@ -64,10 +64,10 @@ def settings_of(scale: Scale, model: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
-    """Train on sentences, then on documents of the length; translate in windows of that length.
+    """Train on sentences, then on documents of the arm's length; translate in windows of that length.
 
-    The twin saw the same batches: its translations are compared with these, sentence by sentence. It differs in the
-    activation alone, where the scale has such a one.
+    The translations are compared pairwise with those of the twin, which saw the same batches. The twin differs in the
+    activation alone, if the scale has such a model.
     """
     length, name = arm.settings["length"], str(arm.series).removesuffix(UNPREPARED)
     trained = bench.train(arm.settings["model"], seed, length, **arm.settings.get("recipe", {}))

@@ -1,4 +1,4 @@
-"""Beyond the length of training: ReLU scaled by the number of keys, with one scale for all, over its mass; softmax."""
+"""Beyond the length of training: ReLU scaled by the number of keys, at a fixed scale, or over its mass; and softmax."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ EIGHTH_NAME = "power 8"
 
 
 def arms(scale: Scale) -> list[Arm]:
-    """Every model at every length: it is trained once, on the first of them."""
+    """Return every model at every length; it is trained once, on the first of them."""
     trained = scale.reach[0]
     return [
         Arm(
@@ -27,13 +27,13 @@ def arms(scale: Scale) -> list[Arm]:
 
 
 def trainings(scale: Scale) -> dict[str, dict[str, Any]]:
-    """Models and their recipes: three of ``documents``, and one that divides by gamma alone, calibrated on these."""
+    """Return models and recipes: three of ``documents``, and one divided by gamma alone, recalibrated on documents."""
     scaled, fixed, softmax = (
         settings_of(scale, model) for model in (reluformer(scale), reluformer(scale, alpha=0.0), {})
     )
     fixed["recipe"] = fixed.get("recipe", {}) | {"recalibrate": True}
     plain = dict(zip(PLAIN, (scaled, fixed, softmax), strict=True))
-    positions = {  # those that are learned have an end
+    positions = {  # no learned ones, whose table has an end
         "sinusoidal": {"positions": "sinusoidal"},
         "shifted": {"positions": "sinusoidal", "position_shift": scale.reach[-1]},
     }
@@ -48,7 +48,7 @@ def trainings(scale: Scale) -> dict[str, dict[str, Any]]:
 
 
 def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
-    """Train as in ``documents``, or find it trained, and test in windows of the arm's length."""
+    """Train as in ``documents``, or reuse the trained model, and test in windows of the arm's length."""
     length, tested = arm.settings["length"], arm.settings["tested"]
     trained = bench.train(arm.settings["model"], seed, length, **arm.settings.get("recipe", {}))
     result = score_run_on(trained.folder, bench.corpus, bench.scale, tested, length)

@@ -1,4 +1,4 @@
-"""The activation of the FFN: softmax loses to ReLU, a layer norm on the value sum makes up for it."""
+"""The activation of the FFN: softmax loses to ReLU, and a layer norm on the value sum makes up for it."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from reluformer.study.scales import Scale
 
 
 def arms(scale: Scale) -> list[Arm]:
-    """The three of the paper, and softmax with temperatures."""
+    """Return the paper's three arms, and softmax with other temperatures."""
     found = [Arm(name, {"model": {"ffn": ffn}}) for name, ffn in FFNS.items()]
     for temperature in scale.temperatures:
         ffn = FFNS["softmax"] | {"temperature": temperature}

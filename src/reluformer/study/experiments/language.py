@@ -1,7 +1,7 @@
 """Language models that forget: ReLU and softmax, each with and without a forget gate, beyond the length of training.
 
-The claims are those of the Forgetting Transformer, arXiv 2503.02130, and whether they are true of ReLU as well.
-``language`` makes the same experiment of a text of your own.
+The claims are those of the Forgetting Transformer, arXiv 2503.02130, and whether they also hold for ReLU.
+``language`` makes the same experiment on a text of your own.
 """
 
 import math
@@ -21,17 +21,17 @@ from reluformer.study.language.training import Course, mean_gate, score_language
 from reluformer.study.locks import locked
 from reluformer.study.scales import SCALES, Scale
 
-TIMES = (1, 2, 4, 8)  # lengths to test at, in that of training
+TIMES = (1, 2, 4, 8)  # lengths to test at, in multiples of the training length
 SCORED = "scored.json"
 
-# Models by name: the family of the preset, and what differs from it.
+# Models by name: the family of the preset, and changes to it.
 PLAIN: dict[str, tuple[str, dict[str, Any]]] = {
     "softmax": ("transformer-lm", {}),
     "softmax, gate": ("transformer-lm-forget", {}),
     "relu": ("reluformer-lm", {}),
     "relu, gate": ("reluformer-lm-forget", {}),
 }
-# The published block; and other powers of the number of keys to divide by, which a gate bounds already.
+# The published block; and division by other powers of the number of keys, which a gate already bounds.
 FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
     "softmax, gate, pro": ("transformer-lm-forget-pro", {}),
     "relu, gate, pro": ("reluformer-lm-forget-pro", {}),
@@ -42,14 +42,14 @@ FURTHER: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """How much of it at a scale.
+    """Size of the experiment at a scale.
 
     Attributes:
-        size: Of the presets: tiny, small, base.
-        course: How each model is trained.
-        model: What differs from the preset.
-        further: Whether there are more models than the four of the question.
-        scored: Most tokens to validate and to test on; None for all.
+        size: Size of the presets: tiny, small or base.
+        course: Course of training of each model.
+        model: Fields of the configuration that differ from the preset.
+        further: Whether to include more models than the four that the question is about.
+        scored: Largest number of tokens to validate and to test on; None for all.
     """
 
     size: str
@@ -69,7 +69,7 @@ PLANS = {
 
 
 def language(text: str = "", *, name: str = "language", plans: Mapping[str, Plan] | Plan = PLANS) -> Experiment:
-    """The experiment on a text file, or on the source side of the corpus where none is given."""
+    """Return the experiment on a text file, or on the source side of the corpus if none is given."""
     by_scale = plans if isinstance(plans, Mapping) else dict.fromkeys(SCALES, plans)
 
     def arms(scale: Scale) -> list[Arm]:
@@ -98,7 +98,7 @@ def language(text: str = "", *, name: str = "language", plans: Mapping[str, Plan
 
 
 def _arms(plan: Plan, text: str) -> list[Arm]:
-    """Every model at every length: they are trained once, whatever they are tested at."""
+    """Return every model at every length; a model is trained once, however many lengths it is tested at."""
     data = {"data": text, "content": hash_of_file(Path(text))} if text else {}
     return [
         Arm(
@@ -116,9 +116,9 @@ def _arms(plan: Plan, text: str) -> list[Arm]:
 
 
 def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
-    """Train a model, or find it trained, and give its numbers at the arm's length."""
+    """Train a model, or reuse the trained one, and return its results at the arm's length."""
     settings = {name: x for name, x in arm.settings.items() if name != "times"}
-    own = {name: x for name, x in settings.items() if name != "data"}  # where a file lies is of no account
+    own = {name: x for name, x in settings.items() if name != "data"}  # the path of a file does not matter
     folder = bench.work / "language" / hash_of([own, seed, bench.scale.key(), bench.corpus.key])
     with locked(folder.with_suffix(".lock")):
         note = read_json(folder / SCORED)
@@ -135,7 +135,7 @@ def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
 
 
 def _train(settings: Mapping[str, Any], seed: int, bench: Bench, folder: Path) -> dict[str, Any]:
-    """Train and score at all lengths; the model is kept with its tokeniser."""
+    """Train a model and score it at all lengths; the model is kept with its tokeniser."""
     file = settings.get("data", "")
     if file and hash_of_file(Path(file)) != settings["content"]:
         raise DataError(f"{file} is not the text that the cell was made of: it has changed")
@@ -179,7 +179,7 @@ def _train(settings: Mapping[str, Any], seed: int, bench: Bench, folder: Path) -
 
 
 def _by_position(losses: list[float]) -> dict[str, float]:
-    """The mean loss of the first token, the second, the third and fourth, and so on, by the last of each."""
+    """Return the mean loss of tokens 1, 2, 3 to 4, 5 to 8 and so on, keyed by the last of each group."""
     ends = [2**i for i in range(len(losses).bit_length()) if 2**i <= len(losses)]
     return {
         str(end): sum(part) / len(part)

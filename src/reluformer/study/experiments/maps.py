@@ -1,4 +1,4 @@
-"""Heads side by side on long documents: far relations, and the weight on punctuation and common words."""
+"""Attention heads side by side on long documents: far relations, and the weight on punctuation and common words."""
 
 import unicodedata
 from collections import Counter
@@ -21,16 +21,16 @@ from reluformer.study.scales import Scale
 from reluformer.training.collate import Collator
 from reluformer.translation.loading import load_model
 
-COMMON = 30  # words that count as stop words: the most frequent of the validation data, whatever the language
+COMMON = 30  # number of stop words: the most frequent words of the validation data, whatever the language
 LENGTH = 1024
-DOCUMENTS = 4  # the longest of the validation data
-PAIRS = 5  # far relations to write down
-SHOWN = 4  # heads of a picture, of each model
+DOCUMENTS = 4  # the longest ones of the validation data
+PAIRS = 5  # far relations to record
+SHOWN = 4  # heads of each model in a picture
 SITE = "encoder.self_attention"
 
 
 def arms(scale: Scale) -> list[Arm]:
-    """Two models of ``documents`` at the length of the paper's maps, or the nearest that the scale has, and both."""
+    """Return two models of ``documents``, alone and side by side, at the scale's length nearest to the paper's maps."""
     length = min(scale.lengths, key=lambda n: abs(n - LENGTH))
     models = {name: settings_of(scale, models_of(scale)[name]) for name in (TWIN, "ReLUFormer")}
     alone = [Arm(name, model | {"length": length, "map": SITE}, seeds=1) for name, model in models.items()]
@@ -38,12 +38,12 @@ def arms(scale: Scale) -> list[Arm]:
 
 
 def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
-    """Show models the longest validation documents, and look at their encoders."""
+    """Describe the models' encoder attention on the longest validation documents."""
     length, site = arm.settings["length"], arm.settings["map"]
     models = arm.settings.get("models", {arm.name: arm.settings})
     looks = {name: _look(bench, model, seed, length, site) for name, model in models.items()}
     if len(looks) > 1:
-        key = hash_of([arm.settings, bench.scale.key(), bench.corpus.key])  # a folder may hold several
+        key = hash_of([arm.settings, bench.scale.key(), bench.corpus.key])  # a folder may hold several pictures
         return _side_by_side(looks, bench.work.parent / "maps" / f"side-by-side-{seed}-{key}.png", bench.work.parent)
     (look,) = looks.values()
     return asdict(mean_head(look.heads)) | {
@@ -57,14 +57,14 @@ def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Look:
-    """A model on the documents.
+    """A model's attention on the documents.
 
     Attributes:
-        heads: Their numbers, the mean over documents.
-        maps: Of the same heads on the longest document.
-        dull: Which tokens of that are punctuation or common words.
+        heads: Numbers of each head, the mean over documents.
+        maps: Maps of the same heads on the longest document.
+        dull: Mask of that document's tokens that are punctuation or common words.
         marks_share: Share of all tokens that are punctuation.
-        stops_share: Share that are common words.
+        stops_share: Share of all tokens that are common words.
     """
 
     heads: list[Head]
@@ -79,9 +79,9 @@ def _look(bench: Bench, settings: dict[str, Any], seed: int, length: int, site: 
     model, tokenizer = load_model(trained.folder, precision="fp32")
     examples = PackedDataset(bench.corpus.folder, "valid", length)
     common = _common(examples, tokenizer)
-    heads: list[list[Head]] = []  # of every document
+    heads: list[list[Head]] = []  # per document
     kinds: list[Tensor] = []  # (2, N): which tokens are marks, which are common words
-    # The longest comes last: its maps are those that are kept.
+    # The longest comes last, since the last maps are the ones that are kept.
     for i in (-examples.source_lengths).argsort(kind="stable")[:DOCUMENTS][::-1].tolist():
         batch = {name: x.to(model.device) for name, x in Collator()([examples[i]]).items()}
         pieces = [tokenizer.decode([token], skip_special_tokens=False) for token in examples[i]["input_ids"]]
@@ -110,7 +110,7 @@ def _common(examples: PackedDataset, tokenizer: Any) -> set[str]:
 
 
 def _pairs(maps: Sequence[AttentionMap], dull: Tensor) -> list[str]:
-    """The strongest far relations between words that are neither marks nor common, as text."""
+    """Return the strongest far relations between words that are neither punctuation nor common, as text."""
     strongest = torch.stack([normalised(x.weights) for x in maps]).amax(0)  # (N, N)
     n = len(strongest)
     hidden = (distances(n) < FAR * n) | dull[:, None] | dull[None, :]
@@ -123,7 +123,7 @@ def _pairs(maps: Sequence[AttentionMap], dull: Tensor) -> list[str]:
 
 
 def _side_by_side(looks: dict[str, _Look], picture: Path, root: Path) -> dict[str, Any]:
-    """The heads of each model that the other has nothing like: their numbers, and their maps in two rows."""
+    """Compare the heads of each model that differ most from the other's: their numbers, and their maps in two rows."""
     (one, first), (other, second) = looks.items()
     chosen: dict[str, list[tuple[float, Head, AttentionMap]]] = {}
     for name, own, twin in ((one, first, second), (other, second, first)):

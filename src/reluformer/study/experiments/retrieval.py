@@ -1,6 +1,6 @@
 """Finding one key among many: what an activation needs to do in long memories what it learned in short ones.
 
-Ours, not the paper's: it tells apart in minutes what documents tell apart in hours, see ``documents``.
+This experiment is ours, not the paper's: it separates in minutes what takes ``documents`` hours to separate.
 """
 
 from typing import Any
@@ -19,8 +19,8 @@ COURSES = {
     "laptop": Course(short=32, long=256, steps=(500, 200)),
     "gpu": Course(short=32, long=256, steps=(800, 300)),  # half an hour on two cores, for three seeds
 }
-LEARNED = 0.5  # nats: a loss that only a model has that finds most keys
-SHOWN = 4  # sequences whose memories are looked into
+LEARNED = 0.5  # nats: a loss that only a model that finds most keys reaches
+SHOWN = 4  # sequences on which the memories are inspected
 
 NORMED = {"query_key_norm": True}
 MEMORIES: dict[str, dict[str, Any]] = {
@@ -42,13 +42,13 @@ EXTRAS: dict[str, dict[str, Any]] = {
 
 
 def arms(scale: Scale) -> list[Arm]:
-    """Memories that differ in one thing from the next, and others where there is time."""
+    """Return memories that each differ from the next in one thing, and with ``extras`` further ones."""
     long, memories = COURSES[scale.name].long, MEMORIES | (EXTRAS if scale.extras else {})
     return [Arm(name, {"data": "a dictionary", "memory": x}, long, name) for name, x in memories.items()]
 
 
 def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
-    """Short sequences first, then long ones; the corpus of the bench is not for this."""
+    """Train on short sequences, then on long ones; the bench's corpus is not used."""
     course = COURSES[bench.scale.name]
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = make_model(arm.settings["memory"], course.short, seed)

@@ -8,19 +8,19 @@ from reluformer.study.experiments._memories import ATTENTIONS, FFNS
 from reluformer.study.scales import Scale
 
 PLACES = ("FFN", "key-value")
-REPEATED = (512, 2048, 4096)  # numbers of slots that are worth several seeds; the others show the course of a curve
+REPEATED = (512, 2048, 4096)  # numbers of slots that are worth several seeds; the others only show the trend
 MANY = 4096  # where ReLU is also tried with a layer norm: is it the norm or softmax that helps in key-value memory?
 NORMED = "ReLU + LN"
-# The large scale has 87 of these runs: so that each sees all updates, its models are of half the width and depth.
+# The large scale has 87 of these runs. Its models have half the width and depth, so that each run sees all updates.
 HALF: dict[str, Any] = {"d_model": 256, "encoder_layers": 3, "decoder_layers": 3}
-# What was run first, models of full size for a third of the updates: their loss was still falling when it ended.
+# The first runs: models of full size for a third of the updates, whose loss was still falling at the end.
 CUT_SHORT = ", full size, a third of the updates"
 
 METRICS = (("bleu", "beats", ">"), ("nll", "has a lower loss than", "<"))
 
 
 def arms(scale: Scale) -> list[Arm]:
-    """Three activations, two places, every number of slots; and ReLU with the norm that softmax has."""
+    """Return every combination of activation, place and number of slots; and ReLU with the norm that softmax has."""
     found = [(name, place, slots) for place in PLACES for slots in scale.slots for name in FFNS]
     normed = [(NORMED, "key-value", slots) for slots in scale.slots if slots == MANY]
     swept = [
@@ -40,12 +40,12 @@ def arms(scale: Scale) -> list[Arm]:
 
 
 def size_of(scale: Scale) -> dict[str, Any]:
-    """Of the models."""
+    """Return the fields that set the size of the models at a scale."""
     return HALF if scale.extras else {}
 
 
 def model_of(name: str, place: str, slots: int) -> dict[str, Any]:
-    """A model with so many slots in its FFN; or without one, the slots beside the keys of self-attention instead."""
+    """Return a model with the slots in its FFN; or without an FFN, and the slots beside the keys of self-attention."""
     if place == "FFN":
         return {"ffn": FFNS[name] | {"slots": slots}}
     memory = ATTENTIONS[name] | {"slots": slots}

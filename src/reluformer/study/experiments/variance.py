@@ -12,9 +12,9 @@ from reluformer.study.experiments._memories import FFNS
 from reluformer.study.experiments._trained import trained_variance
 from reluformer.study.scales import Scale
 
-ROWS = 4096  # queries of the simulation
+ROWS = 4096  # queries to simulate
 WIDTH = 16  # entries of a value
-BLOCK = 1 << 22  # scores and values to hold at a time
+BLOCK = 1 << 22  # entries of values to hold at a time
 
 SERIES = {
     "ReLU": {"activation": "relu", "alpha": 0.0},
@@ -30,7 +30,7 @@ TRAINED: dict[str, dict[str, Any]] = {
 
 
 def arms(scale: Scale) -> list[Arm]:
-    """Every memory with every number of slots at the start, and trained models of ``ffn`` and ``attention``."""
+    """Return every memory with every number of slots, as simulated, and trained models of ``ffn`` and ``attention``."""
     start = [
         Arm(f"{series}, n = {n}", {"n": n, **memory}, x=n, series=series)
         for series, memory in SERIES.items()
@@ -40,7 +40,7 @@ def arms(scale: Scale) -> list[Arm]:
 
 
 def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
-    """Measure: a model that is trained, or scores and values that are drawn, standard normal."""
+    """Measure the variance in a trained model, or of random scores and values, standard normal."""
     if "model" in arm.settings:
         return trained_variance(bench.train(arm.settings["model"], seed).folder, bench, arm.settings["site"])
     n, activation, alpha = (arm.settings[name] for name in ("n", "activation", "alpha"))
@@ -50,7 +50,7 @@ def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
     rows = max(1, min(ROWS, BLOCK // (n * WIDTH)))
     for _ in range(0, ROWS, rows):
         scores = torch.randn(rows, 1, n, generator=random)
-        values = torch.randn(rows, n, WIDTH, generator=random)  # fresh ones: the lemma's are independent of all else
+        values = torch.randn(rows, n, WIDTH, generator=random)  # fresh: the lemma's are independent of all else
         out = (weigh(scores, activation, n) @ values / (n / 2) ** alpha).double()
         total, squares, count = total + float(out.sum()), squares + float(out.square().sum()), count + out.numel()
     measured = squares / count - (total / count) ** 2
@@ -59,7 +59,7 @@ def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
 
 
 def expected_variance(activation: str, alpha: float, n: float) -> float:
-    """By the lemma, for scores and values that are standard normal."""
+    """Return the variance that the lemma gives for standard normal scores and values."""
     return math.e / n if activation == "softmax" else n / 2 / (n / 2) ** (2 * alpha)
 
 

@@ -1,6 +1,6 @@
 """ReLU in vision transformers: weights ``L^-alpha h(q.k / sqrt d)`` over the L tokens of an image, for many h.
 
-The claims are those of Wortsman et al., arXiv 2309.08586. ``vision`` makes the same experiment of other images.
+The claims are those of Wortsman et al., arXiv 2309.08586. ``vision`` makes the same experiment on other images.
 """
 
 import math
@@ -20,27 +20,27 @@ from reluformer.study.scales import SCALES, Scale
 from reluformer.study.vision.images import DIGITS, contents, open_images
 from reluformer.study.vision.training import Course, score_classifier, train_classifier
 
-# The h of the paper, and what they are called here: its sigmoid is that of the score itself.
+# The paper's h, by name, and their names here; its sigmoid is that of the score itself.
 ACTIVATIONS = {
     "relu": "relu", "relu squared": "relu_squared", "gelu": "gelu", "softplus": "softplus", "identity": "identity",
     "relu6": "relu6", "sigmoid": "plain_sigmoid",
 }  # fmt: skip
 SOFTMAX = {"activation": "softmax", "alpha": 0.0, "gamma": "none"}
-SHOWN = 64  # test images whose memories are looked into
-SCORED = 256  # test images at a time
+SHOWN = 64  # test images on which the memories are inspected
+SCORED = 256  # batch size for testing
 _AS_IT_IS: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much of it at a scale.
+    """Size of the experiment at a scale.
 
     Attributes:
-        size: Of the presets: digits, s32, s16, b32, b16, l16.
-        course: How each model is trained.
-        model: What differs from the preset.
+        size: Size of the presets: digits, s32, s16, b32, b16 or l16.
+        course: Course of training of each model.
+        model: Fields of the configuration that differ from the preset.
         alphas: Exponents of the grid; the claims are about 0, 0.5 and 1.
-        growth: What differs further in models to compare as they grow, the smallest first.
+        growth: Further changes that give models of growing size, the smallest first.
     """
 
     size: str
@@ -54,7 +54,7 @@ def _shape(width: int, layers: int) -> dict[str, Any]:
     return {"d_model": width, "heads": width // 16, "layers": layers, "ffn": {"slots": 2 * width}}
 
 
-# Every pixel a token, for an L that matters.
+# Every pixel is a token, so that L is large enough to matter.
 LAPTOP = Plan(
     "digits", Course(steps=400, batch=32, lr=3e-3), {"patch_size": 1, **_shape(32, 2)}, (0.0, 0.5, 1.0, 1.5),
     (_shape(16, 1), _shape(32, 2), _shape(64, 3)),
@@ -62,7 +62,7 @@ LAPTOP = Plan(
 PLANS = {
     "smoke": Plan("digits", Course(steps=4, batch=32), growth=(_shape(16, 1), _shape(32, 1), _shape(32, 2))),
     "laptop": LAPTOP,
-    "gpu": LAPTOP,  # digits need no more; for a GPU there are images of your own
+    "gpu": LAPTOP,  # digits need no more; use a GPU for images of your own
 }
 # Photographs, in colour.
 PHOTOS = {
@@ -81,7 +81,7 @@ PHOTOS = {
 def vision(
     data: str = DIGITS, test: str = "", *, name: str = "vision", plans: Mapping[str, Plan] | Plan | None = None
 ) -> Experiment:
-    """The experiment on other images, which are given as ``open_images`` takes them, with a plan for every scale."""
+    """Return the experiment on images, given as ``open_images`` takes them, with a plan for every scale."""
     plans = plans or (PLANS if data == DIGITS else PHOTOS)
     by_scale = plans if isinstance(plans, Mapping) else dict.fromkeys(SCALES, plans)
 
@@ -115,7 +115,7 @@ def vision(
 
 
 def _arms(plan: Plan, data: dict[str, str]) -> list[Arm]:
-    """Softmax, the grid, what else was tried on ReLU, and both as they grow."""
+    """Return softmax, the grid, other variants of ReLU, and both activations in models of growing size."""
     common = data | {"size": plan.size, "course": vars(plan.course)}
 
     def arm(name: str, attention: dict[str, Any], by: str = "", growth: Mapping[str, Any] = _AS_IT_IS, **x: Any) -> Arm:
@@ -134,7 +134,7 @@ def _arms(plan: Plan, data: dict[str, str]) -> list[Arm]:
     tried = [
         arm("relu, alpha 1, query-key norm", published("relu", 1.0, query_key_norm=True)),
         arm("relu, alpha 1, gate", published("relu", 1.0, norm="gated")),
-        # Images of one size have one L, which gamma would make up for: alpha is of no account then.
+        # Images of one size have a single L, whose power a learned gamma absorbs: alpha does not matter then.
         arm("relu, gamma learned", {"activation": "relu", "alpha": 1.0, "gamma": "learned"}),
     ]
     grown = [
@@ -149,7 +149,7 @@ def _arms(plan: Plan, data: dict[str, str]) -> list[Arm]:
 
 
 def published(activation: str, alpha: float, **more: Any) -> dict[str, Any]:
-    """Attention as in the paper: divided by ``L^alpha``, see :func:`set_published_scale`, and by nothing learned."""
+    """Return the paper's attention: divided by ``L^alpha``, see :func:`set_published_scale`, and by nothing learned."""
     return {"activation": activation, "alpha": alpha, "gamma": "fixed", **more}
 
 
@@ -161,7 +161,7 @@ def set_published_scale(model: torch.nn.Module) -> None:
 
 
 def training_gflop(config: ReLUFormerImageConfig, course: Course) -> float:
-    """Operations of the training: six for each weight and token, twelve for each pair of tokens and unit of width."""
+    """Return the GFLOP of training: 6 per weight and token, 12 per pair of tokens and unit of width."""
     slots = config.memory("ffn").slots
     weights = config.layers * (4 * config.d_model**2 + 2 * config.d_model * slots)
     pairs = config.layers * config.d_model * config.tokens
@@ -169,7 +169,7 @@ def training_gflop(config: ReLUFormerImageConfig, course: Course) -> float:
 
 
 def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
-    """Train a classifier and score it; the corpus of the bench is not for this."""
+    """Train a classifier and score it; the bench's corpus is not used."""
     from reluformer.study.scoring import memory_numbers
 
     settings = arm.settings

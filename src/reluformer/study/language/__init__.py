@@ -1,1 +1,1 @@
-"""What the study of language works with: a text as one row of tokens, and a plain way to train a model on it."""
+"""Parts of the experiment ``language``: a text as one sequence of tokens, and plain training of a model on it."""

@@ -1,4 +1,4 @@
-"""A text as one row of tokens: the source side of a corpus, document after document, or a file."""
+"""A text as one sequence of tokens: the source side of a corpus, document after document, or a file."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,12 +13,12 @@ from reluformer.data.files import DataError, numbered_lines
 from reluformer.data.tokenizer import EOS_ID, SEP_ID, encode, load_encoder, train_tokenizer
 from reluformer.study.corpus import Corpus
 
-HELD_OUT = 0.1  # share of a file, from its end, to test on; as much before it to validate on
+HELD_OUT = 0.1  # share of a file, at its end, to test on; as much before that to validate on
 
 
 @dataclass(frozen=True)
 class Text:
-    """Tokens to train on, to watch training by and to test on, each ``(tokens,)``, and their tokeniser."""
+    """Tokens for training, validation and testing, each ``(tokens,)``, and their tokeniser."""
 
     train: Tensor
     valid: Tensor
@@ -28,9 +28,9 @@ class Text:
 
 
 def read_corpus(corpus: Corpus) -> Text:
-    """The source side of a corpus: ``<sep>`` behind every sentence, ``</s>`` behind every document.
+    """Read the source side of a corpus: ``<sep>`` after every sentence, ``</s>`` after the last of a document.
 
-    Where the corpus has no test set, its validation data is tested on.
+    Where the corpus has no test set, its validation data takes that place.
     """
     folder = Path(corpus.folder)
     valid = _split(folder, "valid")
@@ -40,9 +40,9 @@ def read_corpus(corpus: Corpus) -> Text:
 
 
 def read_file(path: Path, vocab: int) -> Text:
-    """A file of plain text, whose tokeniser is learned from what is trained on: all but the last two tenths.
+    """Read a plain text file, whose tokeniser is learned from the training part: all but the last two tenths.
 
-    A line is a sentence, and ``</s>`` stands for a blank one.
+    A line is a sentence; a blank line ends a document, with ``</s>``.
     """
     if not path.is_file():
         raise DataError(f"{path} is no text file")
@@ -58,7 +58,7 @@ def read_file(path: Path, vocab: int) -> Text:
 
 
 def _split(folder: Path, split: str) -> Tensor:
-    """The sentences of a split in their order, from the shortest packing, which cuts none of them if it is 0."""
+    """Return the sentences of a split in order, from its shortest packing; if that is 0, no sentence is cut."""
     examples = PackedDataset(folder, split, min(read_manifest(folder)["lengths"]))
     tokens: list[int] = []
     names = [examples.origin(i)[0] for i in range(len(examples))]
@@ -76,7 +76,7 @@ def _documents(item: str, corpus: Corpus) -> Tensor:
 
 
 def _row(sentences: list[list[int]]) -> Tensor:
-    """Sentences one after another, ``<sep>`` behind each; an empty one ends a document."""
+    """Join sentences, with ``<sep>`` after each; an empty one ends a document and turns the last into ``</s>``."""
     tokens: list[int] = []
     for sentence in sentences:
         if sentence:

@@ -1,4 +1,4 @@
-"""Training a language model, as plainly as can be, and its loss by the length of the context."""
+"""Plain training of a language model, and its loss by the length of the context."""
 
 import math
 import time
@@ -13,21 +13,21 @@ from reluformer.memory import Attention, calibrate
 from reluformer.models import ReLUFormerForCausalLM
 from reluformer.study.experiment import Diverged
 
-WARMUP = 0.1  # share of the updates until the learning rate is reached
-CLIP = 1.0  # largest norm of a gradient
+WARMUP = 0.1  # share of the updates until the learning rate peaks
+CLIP = 1.0  # largest norm of the gradient
 
 
 @dataclass(frozen=True)
 class Course:
-    """How a model is trained.
+    """Course of training.
 
     Attributes:
-        steps: Updates.
-        length: Of the windows, in tokens.
-        batch: Windows of an update.
-        lr: The highest learning rate.
-        weight_decay: Of matrices.
-        points: Of the curve.
+        steps: Number of updates.
+        length: Length of the windows, in tokens.
+        batch: Windows per update.
+        lr: Peak learning rate.
+        weight_decay: Weight decay of matrices; biases, gains and gammas do not decay.
+        points: Points of the curve.
     """
 
     steps: int
@@ -41,12 +41,12 @@ class Course:
 def train_language(
     model: ReLUFormerForCausalLM, text: Tensor, valid: Tensor, course: Course, seed: int
 ) -> list[dict[str, float]]:
-    """Train in place on windows from anywhere in a text ``(tokens,)``; returns the curve of the validation loss.
+    """Train in place on random windows of a text ``(tokens,)``, and return the curve of the validation loss.
 
-    Memories that learn their gamma, or keep it, calibrate it on the first batch.
+    Memories with a learned or a fixed gamma calibrate it on the first batch.
 
     Raises:
-        Diverged: If the loss is not a number.
+        Diverged: The loss is not a number.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model.to(device).train()  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ def train_language(
         optimiser.step()
         schedule.step()
         if step % max(1, course.steps // course.points) == 0 or step == course.steps:
-            finite = math.isfinite(float(loss.detach()))  # when the device has come so far
+            finite = math.isfinite(float(loss.detach()))  # waits for the device
             seconds += time.monotonic() - mark
             if not finite:
                 raise Diverged("the loss is not a number", {"curve": curve})
@@ -80,9 +80,10 @@ def train_language(
 
 @torch.no_grad()
 def score_language(model: ReLUFormerForCausalLM, text: Tensor, length: int, course: Course) -> Tensor:
-    """Mean loss at every place of a window ``(length,)``, in nats, over windows one after another; the rest is left.
+    """Return the mean loss at every position of a window ``(length,)``, in nats, over consecutive windows.
 
-    The first token of a window has none before it: what is predicted is the token behind each of ``length``.
+    Every position predicts the token after it, so the first prediction has one token of context. A remainder that
+    does not fill a window is dropped.
     """
     training = model.training
     model.eval()  # type: ignore[no-untyped-call]
@@ -105,7 +106,7 @@ def score_language(model: ReLUFormerForCausalLM, text: Tensor, length: int, cour
 
 @torch.no_grad()
 def mean_gate(model: ReLUFormerForCausalLM, ids: Tensor) -> float | None:
-    """The mean forget gate over tokens ``(B, N)``, heads and layers; None where there are no gates."""
+    """Return the mean forget gate over tokens ``(B, N)``, heads and layers; None where there are no gates."""
     gates: list[Tensor] = []
     found = [x.forget for x in model.modules() if isinstance(x, Attention) and x.forget is not None]
     handles = [gate.register_forward_hook(lambda _, __, log_f: gates.append(log_f.exp().mean())) for gate in found]
@@ -118,7 +119,7 @@ def mean_gate(model: ReLUFormerForCausalLM, ids: Tensor) -> float | None:
 
 
 def _windows(text: Tensor, course: Course, random: torch.Generator) -> Tensor:
-    """A batch of windows and the token behind each, ``(batch, length + 1)``."""
+    """Draw a batch of windows, each with the token after it, ``(batch, length + 1)``."""
     last = len(text) - course.length
     if last < 1:
         raise ValueError(f"a text of {len(text)} tokens has no window of {course.length}, and the token behind it")

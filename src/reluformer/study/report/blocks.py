@@ -1,4 +1,4 @@
-"""What a report is made of, before it is Markdown or HTML: both show the same content."""
+"""The blocks of a report, independent of Markdown and HTML, which show the same content."""
 
 from dataclasses import dataclass
 
@@ -8,9 +8,9 @@ class Text:
     """The content of one table cell.
 
     Attributes:
-        text: As it reads, not escaped.
-        bold: The best of its column.
-        tone: What it means, for colour: "good", "bad", "open", "quiet" or "".
+        text: Plain text, not escaped.
+        bold: Whether it is bold, as the best figure of a column is.
+        tone: Meaning, which decides the colour: "good", "bad", "open", "quiet" or "".
     """
 
     text: str
@@ -20,7 +20,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Heading:
-    """A heading of level 1 to 3; those of level 2 make the table of contents."""
+    """A heading of level 1 to 3; those of level 2 make up the table of contents."""
 
     text: str
     level: int
@@ -37,7 +37,7 @@ class Paragraph:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under a head; ``numeric`` counts the columns at the right that hold numbers."""
+    """Rows under a head; ``numeric`` is the number of rightmost columns that hold numbers."""
 
     head: tuple[str, ...]
     rows: tuple[tuple[Text, ...], ...]
@@ -57,7 +57,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Image:
-    """A PNG that a cell left beside it; ``path`` is relative to the report."""
+    """A PNG that a cell wrote; ``path`` is relative to the report."""
 
     path: str
     title: str
@@ -66,7 +66,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one arm is made again: where its cells are and the commands."""
+    """How to reproduce one arm: the files of its cells and the commands."""
 
     arm: str
     cells: tuple[str, ...]
@@ -75,7 +75,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Recipes:
-    """The recipes of all arms of one experiment, folded away."""
+    """The recipes of all arms of one experiment, collapsed by default."""
 
     recipes: tuple[Recipe, ...]
 

@@ -1,10 +1,10 @@
-"""A colour per line: ReLU in blues, softmax in warm colours; each has a shade for a white and one for a dark page."""
+"""The colours of lines: blues for ReLU, warm colours for softmax; each has a shade for a light and for a dark page."""
 
 from collections.abc import Iterable
 
 INK, GRID = "#1f2937", "#e5e7eb"
 Family = tuple[tuple[str, str], ...]
-# On a white page, on a dark page.
+# Pairs of shades: for a light page, for a dark page.
 _BLUES: Family = (("#1d4ed8", "#7aa5f5"), ("#0891b2", "#4fd0e7"), ("#7c3aed", "#b79cf7"), ("#60a5fa", "#bcd6fd"))
 _WARM: Family = (("#d9622b", "#f08c5a"), ("#c79a00", "#f0d25c"), ("#e11d48", "#fb7a95"), ("#8a4b1f", "#cf9a72"))
 _OTHERS: Family = (
@@ -16,7 +16,7 @@ _DARK |= {INK: "#d7dce3", GRID: "#333a44"}
 
 
 def colours(names: Iterable[str]) -> list[str]:
-    """A colour for each name, of the family that the name tells; a family that runs out borrows from the others."""
+    """Return a colour for each name, from the family that the name implies; an exhausted family borrows from others."""
     free = {family: [light for light, _ in family] for family in (_BLUES, _WARM, _OTHERS)}
     found = []
     for name in names:
@@ -36,14 +36,14 @@ def _family(name: str) -> Family:
 
 
 def in_page(svg: str) -> str:
-    """An SVG whose colours follow the page's mode."""
+    """Return an SVG whose colours follow the page's mode, light or dark."""
     for light in _DARK:
         svg = svg.replace(light, f"var({_variable(light)})")
     return svg
 
 
 def style_sheet(dark: bool) -> str:
-    """The variables that :func:`in_page` names, for one mode."""
+    """Return the CSS variables that :func:`in_page` refers to, for one mode."""
     return "".join(f"{_variable(light)}:{shade if dark else light};" for light, shade in _DARK.items())
 
 

@@ -1,4 +1,4 @@
-"""What the report says, in order: what was run, the word on every claim, then every experiment."""
+"""The content of the report, in order: what was run, the verdict on every claim, then every experiment."""
 
 import datetime
 import shlex
@@ -23,7 +23,7 @@ METHOD = (
 
 
 def content(experiments: Sequence[Experiment], cells: Sequence[Cell], out: Path) -> list[Block]:
-    """The blocks of the report; pictures that cells name are looked for below ``out``."""
+    """Return the blocks of the report; pictures that cells name are looked up below ``out``."""
     parts = sections(experiments, cells)
     blocks: list[Block] = [Heading("The study: ReLU and softmax in Transformers", 1), _header(cells)]
     strangers = Counter(short(cell.get("study")) for cell in cells) - Counter(
@@ -54,7 +54,7 @@ def _header(cells: Sequence[Cell]) -> Table:
 
 
 def _distinct(texts: Iterable[str]) -> str:
-    """What all cells agree on, or each with its number of cells."""
+    """Return the text that all cells agree on, or each distinct text with its number of cells."""
     counts = Counter(text or "unknown" for text in texts)
     if len(counts) <= 1:
         return next(iter(counts), "unknown")
@@ -97,7 +97,7 @@ def _experiment(part: Section, out: Path) -> list[Block]:
 
 
 def _tables(part: Section) -> list[Block]:
-    """What cells have to tell in rows: ``tables`` of a result, numbers but for so many ``names`` at the left."""
+    """Return the ``tables`` of the cells' results, whose columns are numeric except for the ``names`` leftmost ones."""
     blocks: list[Block] = []
     for cell in part.cells:
         result = cell.get("result")
@@ -113,7 +113,7 @@ def _tables(part: Section) -> list[Block]:
 
 
 def _images(part: Section, out: Path) -> list[Image]:
-    """What cells drew themselves: ``pictures`` of a result, PNG files below the folder of the study."""
+    """Return the ``pictures`` of the cells' results, PNG files below the folder of the study."""
     found = []
     for cell in part.cells:
         result = cell.get("result")
@@ -126,7 +126,7 @@ def _images(part: Section, out: Path) -> list[Image]:
 
 
 def _legend(part: Section) -> str:
-    """How to read the table, as far as it needs saying."""
+    """Return the notes that a reader needs to understand the table."""
     statuses = Counter(short(cell.get("status")) for cell in part.cells)
     notes = [f"{counted(statuses)}; mean ± standard deviation over seeds"]
     if any(column.better for column in part.experiment.columns):
@@ -149,10 +149,10 @@ def _recipe(arm: str, cells: Sequence[Cell]) -> Recipe:
 
 
 def _place(cell: Cell) -> str:
-    """The file of a cell, as its command names it."""
+    """Return the file of a cell, as its command names it."""
     words = short(cell.get("command")).replace("--cell=", "--cell ")
     try:
         parts = shlex.split(words)
-    except ValueError:  # a quotation mark in a path of older cells, which did not quote
+    except ValueError:  # an unbalanced quotation mark in a path: older cells did not quote
         parts = words.split()
     return parts[parts.index("--cell") + 1] if "--cell" in parts[:-1] else f"seed {short(cell.get('seed'))}"

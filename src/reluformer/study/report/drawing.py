@@ -1,4 +1,4 @@
-"""How plots look, and how they become pictures of the report."""
+"""The style of plots, and their conversion to pictures of the report."""
 
 import re
 from io import BytesIO
@@ -7,12 +7,12 @@ from typing import Any
 from reluformer.study.report.blocks import Picture
 from reluformer.study.report.colours import GRID, INK, in_page
 
-LETTER, HANDLE = 0.075, 0.6  # inches that a letter of a legend takes, about, and what stands before each name
-LINE, LINES = 0.21, 3  # inches of a line of it, and how many a plot has room for as it is
+LETTER, HANDLE = 0.075, 0.6  # approximate inches per letter of a legend, and of the handle before each name
+LINE, LINES = 0.21, 3  # inches per line of a legend, and the number of lines that a plot has room for as it is
 
 
 def pyplot() -> Any:
-    """Matplotlib in the report's own style."""
+    """Return Matplotlib's pyplot, in the report's own style."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -41,7 +41,7 @@ def pyplot() -> Any:
 
 
 def picture_of(figure: Any, axes: Any, name: str, title: str, entries: int) -> Picture:
-    """A legend above if there is anything to tell apart, then PNG and SVG; the title stands in the report's text."""
+    """Render a figure as PNG and SVG, with a legend above if it has several entries; the title goes into the report."""
     library = pyplot()
     if entries > 1:
         handles, labels = axes.get_legend_handles_labels()
@@ -49,13 +49,13 @@ def picture_of(figure: Any, axes: Any, name: str, title: str, entries: int) -> P
         columns = max(1, min(3 if entries > 4 else entries, int(room)))
         figure.set_figheight(figure.get_figheight() + LINE * max(0, -(-entries // columns) - LINES))
         legend = figure.legend(handles, labels, loc="outside upper center", ncols=columns, frameon=False)
-        for handle in legend.legend_handles:  # the first line of a series may be a pale one
+        for handle in legend.legend_handles:  # the first line of a series may be pale
             handle.set_alpha(1.0)
-    library.rcParams["svg.hashsalt"] = name  # ids differ between the plots of a page, and a rewrite changes nothing
+    library.rcParams["svg.hashsalt"] = name  # ids differ between the plots of a page, but not between rewrites
     files = {kind: BytesIO() for kind in ("png", "svg")}
     for kind, file in files.items():
         figure.savefig(file, format=kind, transparent=kind == "svg", metadata={"Date": None} if kind == "svg" else None)
-        figure.set_layout_engine("none")  # everything has its place now, in the second as in the first
+        figure.set_layout_engine("none")  # keep the layout of the first file in the second
     library.close(figure)
     svg = files["svg"].getvalue().decode()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)

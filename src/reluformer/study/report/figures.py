@@ -7,7 +7,7 @@ from typing import Any
 
 
 def spread(values: Sequence[float], digits: int) -> str:
-    """Mean ± standard deviation over seeds, with the same decimals; one value alone has no deviation."""
+    """Format mean ± standard deviation over seeds, with the same decimals; a single value has no deviation."""
     if not values:
         return "n/a"
     mean = statistics.fmean(values)
@@ -16,7 +16,7 @@ def spread(values: Sequence[float], digits: int) -> str:
 
 
 def _style(value: float, digits: int) -> str:
-    """So many decimals, fewer where they would be noise in a large number, more where a small one would vanish."""
+    """Return a format with ``digits`` decimals: fewer for large numbers, where they are noise, more for small ones."""
     power = math.floor(math.log10(abs(value))) if value else 0
     if power >= 0:
         return f",.{min(digits, max(0, 5 - power))}f"
@@ -25,7 +25,7 @@ def _style(value: float, digits: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time that people can read."""
+    """Format a time for people to read."""
     if seconds < 90:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -33,12 +33,12 @@ def duration(seconds: float) -> str:
 
 
 def counted(statuses: Mapping[str, int]) -> str:
-    """How many cells ended how: "5 done, 1 diverged"."""
+    """Format the number of cells by status: "5 done, 1 diverged"."""
     return ", ".join(f"{count} {status}" for status, count in statuses.items() if count) or "no cells"
 
 
 def reason(error: Any, longest: int = 160) -> str:
-    """The last line of an error, cut to a length that a table can bear."""
+    """Return the last line of an error, shortened to fit a table."""
     lines = [line.strip() for line in str(error or "").splitlines() if line.strip()]
     text = lines[-1] if lines else ""
     return text if len(text) <= longest else text[: longest - 1].rstrip() + "…"

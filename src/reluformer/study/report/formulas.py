@@ -17,7 +17,7 @@ _OPERATORS: dict[type[ast.AST], Callable[[float, float], float]] = {
 
 
 def value_of(formula: str, x: float) -> float | None:
-    """The formula at one place; None where it has no finite value, or is none that can be read."""
+    """Return the value of a formula at ``x``; None if it is not finite, or the formula cannot be read."""
     try:
         value = _evaluate(ast.parse(formula, mode="eval").body, x)
         return value if math.isfinite(value) else None

@@ -9,7 +9,7 @@ PLOTS = "plots"
 
 
 def markdown(blocks: Sequence[Block]) -> str:
-    """The whole file."""
+    """Return the whole Markdown file."""
     return "\n\n".join(_block(block) for block in blocks) + "\n"
 
 
@@ -50,13 +50,13 @@ def _recipes(block: Recipes) -> str:
 
 
 def _code(text: str) -> str:
-    """Code that may hold backticks itself."""
+    """Format text as inline code, even if it contains backticks."""
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
     pad = " " if "`" in text else ""
     return f"{fence}{pad}{' '.join(text.split())}{pad}{fence}"
 
 
 def escaped(text: str) -> str:
-    """Text that Markdown takes literally, on one line; an underscore inside a word needs no escape."""
+    """Escape text so that Markdown takes it literally, on one line; an underscore inside a word needs no escape."""
     text = re.sub(r"([\\`*<>|\[\]~]|(?<!\w)_|_(?!\w))", r"\\\1", " ".join(text.split()))
     return re.sub(r"^([-+#]|\d+[.)])(?=\s)", r"\\\1", text)

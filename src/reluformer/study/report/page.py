@@ -1,4 +1,4 @@
-"""The report as one page that needs nothing else: styles and plots are inside."""
+"""The report as one self-contained HTML page, with styles and plots inside."""
 
 import base64
 import html
@@ -54,11 +54,11 @@ pre{margin:.3rem 0;padding:.4rem .7rem;background:var(--soft);border-radius:6px;
 
 
 def page(blocks: Sequence[Block]) -> str:
-    """The whole file."""
+    """Return the whole HTML file."""
     title = next((block.text for block in blocks if isinstance(block, Heading) and block.level == 1), "Report")
     style = _STYLE.replace("LIGHT", style_sheet(dark=False)).replace("DARK", style_sheet(dark=True)).strip()
     contents = [block for block in blocks if isinstance(block, Heading) and block.level == 2]
-    # The contents stand before the first heading that they name.
+    # The table of contents goes before the first heading that it lists.
     start = next((i for i, block in enumerate(blocks) if isinstance(block, Heading) and block.level == 2), len(blocks))
     body = [_block(block) for block in blocks]
     body.insert(start, _contents(contents))

@@ -14,14 +14,14 @@ from reluformer.study.report.sections import ArmCells, Cell, Section, number
 
 
 def pictures(section: Section) -> list[Picture]:
-    """All that its cells can fill."""
+    """Return all plots of a section for which its cells have data."""
     found = [_sweep(section, plot, i) for i, plot in enumerate(section.experiment.plots)]
     found += [profile(section, plot, i) for i, plot in enumerate(section.experiment.profiles)]
     return [picture for picture in (*found, _curves(section)) if picture]
 
 
 def _sweep(section: Section, plot: Plot, index: int) -> Picture | None:
-    """The mean over seeds against x, a line per series, the standard deviation as error bars."""
+    """Plot the mean over seeds against x, one line per series, with the standard deviation as error bars."""
     lines: dict[str, list[tuple[float, list[float]]]] = {}
     for arm in section.arms:
         if arm.x is not None and (values := arm.values(plot.metric)):
@@ -29,7 +29,7 @@ def _sweep(section: Section, plot: Plot, index: int) -> Picture | None:
     if not lines:
         return None
     places = sorted({x for line in lines.values() for x, _ in line})
-    # A logarithm takes no zero; one place has no scale at all.
+    # There is no logarithm of zero, and a single x has no scale at all.
     logarithmic = plot.log_x and places[0] > 0 and len(places) > 1
     figure, axes = pyplot().subplots(figsize=(6.8, 4.0))
     for (name, line), colour in zip(lines.items(), colours(lines), strict=True):
@@ -56,9 +56,10 @@ def _sweep(section: Section, plot: Plot, index: int) -> Picture | None:
 
 
 def _curves(section: Section) -> Picture | None:
-    """NLL against updates, and against time where a pace is known: a colour per arm, a line per seed.
+    """Plot NLL against updates, and against time where a pace is known: one colour per arm, one line per seed.
 
-    Seconds would tell how many other cells ran beside a cell. In a sweep there is a colour per series.
+    Time is in updates of softmax, since seconds would depend on how many other cells ran beside a cell. In a sweep
+    there is one colour per series.
     """
     arms = [(arm, [(cell, points) for cell in arm.cells if (points := _points(cell))]) for arm in section.arms]
     arms = [(arm, cells) for arm, cells in arms if cells]
@@ -86,7 +87,7 @@ def _curves(section: Section) -> Picture | None:
                     label=name if name not in shown else None,
                 )  # fmt: skip
                 if cell.get("status") == "diverged":
-                    # Where it blew up, or where it left the picture.
+                    # Mark where it blew up, or where it left the plot.
                     x, y, colour = xs[-1], min(ys[-1], limits[1]), looks[name]["color"]
                     axes.plot(x, y, "x", ms=7, mew=2, color=colour, clip_on=False)
                 shown.add(name)
@@ -101,7 +102,7 @@ def _curves(section: Section) -> Picture | None:
 
 
 def _looks(names: Sequence[str]) -> dict[str, dict[str, str]]:
-    """A colour for each line, and dashes where a colour comes again."""
+    """Return a colour for each line, with dashes where a colour repeats."""
     chosen = colours(names)
     dashes = ("-", "--", ":", "-.")
     return {
@@ -115,13 +116,13 @@ def _pace(cell: Cell) -> float | None:
 
 
 def _points(cell: Cell) -> list[dict[str, Any]]:
-    """The points of a curve that can be drawn: a loss that is not a number cannot."""
+    """Return the points of a curve that can be drawn, which excludes losses that are not finite."""
     curve = cell.get("curve")
     return [p for p in curve if isinstance(p, dict) and number(p.get("nll")) is not None] if curve else []
 
 
 def _by_series(arms: Sequence[tuple[ArmCells, Any]]) -> bool:
-    """A sweep has too many arms for a colour each."""
+    """Return whether to colour by series: a sweep has too many arms for a colour each."""
     return all(arm.series and arm.x is not None for arm, _ in arms)
 
 
@@ -133,7 +134,7 @@ def _strength(arm: ArmCells, arms: Sequence[tuple[ArmCells, Any]]) -> float:
 
 
 def _window(curves: Sequence[list[dict[str, Any]]]) -> tuple[float, float]:
-    """Limits that show how the runs end: the fall of the first steps and runs that explode leave at the top."""
+    """Return limits that show how the runs end; the first steps and runs that explode are cut off at the top."""
     last = max(number(p.get("step")) or 0.0 for points in curves for p in points)
     ends = sorted(points[-1]["nll"] for points in curves)
     later = [p["nll"] for points in curves for p in points if (number(p.get("step")) or 0.0) >= 0.1 * last] or ends
@@ -143,7 +144,7 @@ def _window(curves: Sequence[list[dict[str, Any]]]) -> tuple[float, float]:
 
 
 def _between(places: Sequence[float], logarithmic: bool, steps: int = 60) -> list[float]:
-    """Places close enough for a smooth curve."""
+    """Return values of x close enough together for a smooth curve."""
     low, high = places[0], places[-1]
     if logarithmic:
         return [low * (high / low) ** (i / steps) for i in range(steps + 1)]
@@ -151,7 +152,7 @@ def _between(places: Sequence[float], logarithmic: bool, steps: int = 60) -> lis
 
 
 def _tame(axes: Any, measured: tuple[float, float]) -> None:
-    """Logarithmic where values span decades; a reference far away must not flatten what was measured."""
+    """Use a log scale if values span decades; otherwise keep distant references from flattening the measurements."""
     low, high = axes.dataLim.intervaly
     if low > 0 and high / low > 50:
         axes.set_yscale("log")

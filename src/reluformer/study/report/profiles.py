@@ -1,4 +1,4 @@
-"""Profiles: a figure that every cell has at several places, such as the loss by position."""
+"""Profiles: a figure that every cell has at several positions, such as the loss by token position."""
 
 from collections.abc import Mapping
 from statistics import fmean
@@ -14,7 +14,7 @@ COLUMNS = 2  # panels side by side
 
 
 def profile(section: Section, plot: Profile, index: int) -> Picture | None:
-    """A panel for every x, a line per series in it, the mean over seeds at each place."""
+    """Plot a panel for every x, with a line per series: the mean over seeds at each position."""
     lines = {(arm.x, arm.series or ""): line for arm in section.arms if (line := _line(arm, plot.metric))}
     places = sorted({x for x, _ in lines if x is not None})
     if not places:
@@ -29,7 +29,7 @@ def profile(section: Section, plot: Profile, index: int) -> Picture | None:
     panels = grid.flatten()
     for axes, x in zip(panels, places, strict=False):
         for name in names:
-            # A line without points keeps its name in the legend.
+            # A line is plotted even without points, so that it is in the legend.
             points = lines.get((x, name), {})
             axes.plot(list(points), list(points.values()), "o-", ms=3.5, lw=1.6, color=palette[name], label=name)
         axes.set_title(f"{x:g} {plot.unit}", fontsize=10)
@@ -46,7 +46,7 @@ def profile(section: Section, plot: Profile, index: int) -> Picture | None:
 
 
 def _line(arm: ArmCells, metric: str) -> dict[float, float]:
-    """Places and means, in their order; a place that is no number, or has none, is left out."""
+    """Return the mean at each position, in order; those that are no positive integer or have no value are left out."""
     found: dict[float, list[float]] = {}
     for cell in arm.having("done"):
         result: Any = cell.get("result")

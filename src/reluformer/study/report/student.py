@@ -12,11 +12,11 @@ _TINY = 1e-300
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of two means, with what a t-test needs to judge it.
+    """The difference of two means, with what a t-test needs.
 
     Attributes:
-        mean: The first mean less the second.
-        error: Its standard error.
+        mean: The first mean minus the second.
+        error: Standard error of the difference.
         freedom: Welch's degrees of freedom.
     """
 
@@ -25,19 +25,19 @@ class Difference:
     freedom: float
 
     def above(self, margin: float) -> float:
-        """The p-value against "the difference is at most ``margin``": small where it is larger."""
+        """Return the p-value against "the difference is at most ``margin``", small if it is larger."""
         return _upper_tail(self.mean - margin, self.error, self.freedom)
 
     def below(self, margin: float) -> float:
-        """The p-value against "the difference is at least ``margin``": small where it is smaller."""
+        """Return the p-value against "the difference is at least ``margin``", small if it is smaller."""
         return _upper_tail(margin - self.mean, self.error, self.freedom)
 
     def either(self, margin: float = 0.0) -> float:
-        """Welch's two-sided p-value against "the difference is ``margin``"."""
+        """Return Welch's two-sided p-value against "the difference is ``margin``"."""
         return min(1.0, 2 * min(self.above(margin), self.below(margin)))
 
     def within(self, margin: float) -> float:
-        """The p-value of the two one-sided tests: small where the difference lies inside ``-margin ... margin``."""
+        """Return the p-value of the two one-sided tests, small if the difference lies within ``-margin ... margin``."""
         return max(self.above(-margin), self.below(margin))
 
 
@@ -45,13 +45,13 @@ def welch(first: Sequence[float], second: Sequence[float]) -> Difference:
     """Compare two samples, of two values or more each, whose variances need not be equal."""
     n, m = len(first), len(second)
     a, b = statistics.variance(first) / n, statistics.variance(second) / m
-    # Two samples without any spread have no degrees of freedom by Welch's formula: take the pooled test's.
+    # Without any spread, Welch's formula for the degrees of freedom is 0 / 0: take the pooled test's.
     freedom = (a + b) ** 2 / (a * a / (n - 1) + b * b / (m - 1)) if a * a + b * b > 0 else float(n + m - 2)
     return Difference(statistics.fmean(first) - statistics.fmean(second), math.sqrt(a + b), freedom)
 
 
 def _upper_tail(distance: float, error: float, freedom: float) -> float:
-    """P(T > distance / error); without any spread the sign alone decides."""
+    """Return P(T > distance / error); without any spread, the sign alone decides."""
     if error == 0:
         return 0.0 if distance > 0 else 1.0
     t = distance / error
@@ -60,10 +60,10 @@ def _upper_tail(distance: float, error: float, freedom: float) -> float:
 
 
 def incomplete_beta(a: float, b: float, x: float) -> float:
-    """The regularised incomplete beta function ``I_x(a, b)``, by Lentz's continued fraction (DLMF 8.17.22)."""
+    """Return the regularised incomplete beta function ``I_x(a, b)``, by Lentz's continued fraction (DLMF 8.17.22)."""
     if x <= 0 or x >= 1:
         return 0.0 if x <= 0 else 1.0
-    if x > (a + 1) / (a + b + 2):  # beyond its middle the fraction is slow, its mirror image fast
+    if x > (a + 1) / (a + b + 2):  # past this point the fraction converges slowly, its mirror image fast
         return 1 - incomplete_beta(b, a, 1 - x)
     front = math.exp(
         a * math.log(x) + b * math.log1p(-x) - math.log(a) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)

@@ -16,9 +16,9 @@ ARROWS = {"higher": " ↑", "lower": " ↓"}
 
 
 def arm_table(section: Section) -> Table:
-    """A row per arm that the paper has, or that has run and has something to say in a column, be it what went wrong.
+    """Return a table with a row per arm that is in the paper, or that has run and has a figure or an error to show.
 
-    Each column that the paper has is followed by the paper's.
+    Each column for which the paper has figures is followed by a column of these.
     """
     paper = section.experiment.paper
     head, columns = ["arm", "cells"], []
@@ -42,7 +42,7 @@ def arm_table(section: Section) -> Table:
 
 
 def claim_table(sections: Sequence[Section], with_experiment: bool) -> Table:
-    """A row per claim that was tried: what is claimed, the word on it, and the test behind the word."""
+    """Return a table with a row per claim that was tried: the verdict, the claim, and the test behind the verdict."""
     head = ("verdict", "claim", *(["experiment"] if with_experiment else []), "test", "paper")
     rows = []
     for section in sections:
@@ -67,12 +67,12 @@ def claim_table(sections: Sequence[Section], with_experiment: bool) -> Table:
 
 
 def is_sweep(section: Section) -> bool:
-    """Whether several series run over the same x, so that arms are rivals only where x is the same."""
+    """Return whether several series run over x, so that only arms at the same x compete."""
     return len({arm.series for arm in section.arms if arm.x is not None}) > 1
 
 
 def _best(section: Section, column: Column) -> set[str]:
-    """The arms with the best mean, in a sweep those at each x; nobody is best alone or among equals."""
+    """Return the arms with the best mean, in a sweep those at each x; an arm alone or among equals is not best."""
     if column.better not in ("higher", "lower"):
         return set()
     sign = 1 if column.better == "higher" else -1
@@ -85,7 +85,7 @@ def _best(section: Section, column: Column) -> set[str]:
 
 
 def _is_silent(arm: ArmCells, columns: Sequence[Column]) -> bool:
-    """Whether all its cells are done without a figure for any column: pictures, say."""
+    """Return whether all cells are done without a figure for any column, as with pictures alone."""
     done = len(arm.having("done")) == len(arm.cells)
     return done and bool(columns) and not any(arm.values(column.key) for column in columns)
 

@@ -1,12 +1,12 @@
-"""Whether a claim holds, and the test behind the word.
+"""Whether a claim holds, and the test behind the verdict.
 
 Every claim compares the means of one figure in two arms. ``>`` and ``<`` are judged by Welch's two-sided t-test at 5 %:
-a significant difference on the claimed side holds, one on the other side does not hold, and anything else is not
-decided. ``=`` holds by two one-sided tests (TOST) against the claim's margin, and does not hold where the difference is
-significantly larger than the margin. A claim about an arm without cells is not tried.
+a claim holds if the difference is significant on the claimed side, does not hold if it is significant on the other
+side, and is not decided otherwise. ``=`` holds by two one-sided tests (TOST) against the claim's margin, and does not
+hold if the difference is significantly larger than the margin. A claim about an arm without cells is not tried.
 
-A run that diverged has no figure, yet says a lot. An arm of which every run diverged is worse than any that finished.
-Where only some did, the test takes the runs that finished, and its word stands only if the missing ones would have
+A run that diverged has no figure, yet says a lot. An arm whose runs all diverged is worse than any that finished. If
+only some diverged, the test takes the runs that finished, and its verdict stands only if the missing ones would have
 pushed the same way.
 """
 
@@ -23,7 +23,7 @@ LEVEL = 0.05
 
 @dataclass(frozen=True)
 class Verdict:
-    """The word on a claim and the reason for it, with its numbers."""
+    """The verdict on a claim, as a word, and the reason for it, with its numbers."""
 
     word: str
     reason: str
@@ -74,12 +74,12 @@ def _tested(claim: Claim, difference: Difference, sizes: str) -> Verdict:
 
 
 def _beyond(difference: Difference, margin: float) -> float:
-    """The two-sided p-value against "the difference is no larger than the margin, either way"."""
+    """Return the two-sided p-value against "the difference is no larger than the margin, either way"."""
     return 2 * min(difference.above(margin), difference.below(-margin))
 
 
 def _diverged(claim: Claim, lost: list[ArmCells], section: Section) -> Verdict:
-    """At least one arm has nothing but runs that diverged."""
+    """Judge a claim when all runs of at least one arm diverged."""
     told = ", ".join(f"{arm.name} diverged ({_share(arm)})" for arm in lost)
     finished = [name for name in (claim.arm, claim.other) if name not in [arm.name for arm in lost]]
     if not finished:
@@ -96,7 +96,7 @@ def _diverged(claim: Claim, lost: list[ArmCells], section: Section) -> Verdict:
 
 
 def _unless_flattered(found: Verdict, claim: Claim, arm: ArmCells, other: ArmCells, better: str) -> Verdict:
-    """Take a word back that rests on leaving out the runs that diverged."""
+    """Withdraw a verdict that rests on leaving out the runs that diverged."""
     partly = [side for side in (arm, other) if side.having("diverged")]
     if not partly:
         return found
@@ -108,7 +108,7 @@ def _unless_flattered(found: Verdict, claim: Claim, arm: ArmCells, other: ArmCel
 
 
 def _favoured(claim: Claim, better: str) -> str:
-    """The arm that is better if the claim is true; "" where that cannot be told."""
+    """Return the arm that is better if the claim is true; "" if that cannot be told."""
     if claim.relation == "=" or not better:
         return ""
     return claim.arm if (claim.relation == ">") == (better == "higher") else claim.other

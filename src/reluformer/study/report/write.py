@@ -1,4 +1,4 @@
-"""Write the report: Markdown with its plots beside it, and one HTML page."""
+"""Writing the report: Markdown with its plots beside it, and one HTML page."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,8 +17,8 @@ def write_report(out: Path, experiments: Sequence[Experiment], cells: Sequence[C
 
     Args:
         out: Folder for the files.
-        experiments: What to show, in this order; those without cells are shown as such.
-        cells: Finished, failed and diverged ones.
+        experiments: Experiments to show, in this order; those without cells are shown as such.
+        cells: Records of cells, whether finished, failed or diverged.
 
     Returns:
         The files written, the page and the Markdown first.

@@ -1,1 +1,1 @@
-"""What the study of vision works with: images of classes, and a plain way to train a classifier on them."""
+"""Parts of the experiment ``vision``: labelled images, and plain training of a classifier on them."""

@@ -1,4 +1,4 @@
-"""Images of classes: scikit-learn's digits, a folder, or a Hugging Face data set."""
+"""Labelled images: scikit-learn's digits, a folder, or a Hugging Face data set."""
 
 from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from reluformer.data.hub import load
 from reluformer.models import ReLUFormerImageConfig, image_processor
 
 DIGITS = "digits"
-HELD_OUT = 0.3  # share of every class to test on, where there are no images for that
-MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # of Pillow, by the channels of a model
+HELD_OUT = 0.3  # share of every class to test on, where no test images are given
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}  # Pillow's modes by the channels of a model
 
 Pair = tuple[Tensor, Any]  # the pixels of an image (channels, height, width) and the number of its class
 Prepare = Callable[[Any], Tensor]
@@ -33,12 +33,12 @@ class Images:
 
 
 def in_memory(images: Dataset[Any]) -> bool:
-    """Whether there is nothing to read and to decode."""
+    """Return whether the images are in memory, with nothing left to read or decode."""
     return isinstance(images.dataset if isinstance(images, Subset) else images, TensorDataset)
 
 
 class _Pictures(Dataset[Pair], Sized):
-    """Pictures that are read when they are asked for."""
+    """Pictures that are read on access."""
 
     def __init__(self, read: Callable[[int], Any], labels: Sequence[int], prepare: Prepare) -> None:
         self.read, self.labels, self.prepare = read, labels, prepare
@@ -51,13 +51,13 @@ class _Pictures(Dataset[Pair], Sized):
 
 
 def open_images(source: str, test: str, config: ReLUFormerImageConfig) -> Images:
-    """Images as a model of this configuration takes them.
+    """Open images, in the form that a model of this configuration takes.
 
     Args:
-        source: ``"digits"``; a folder with a folder of images per class; or ``hf:NAME?split=train&config=...``, a
+        source: ``"digits"``; a folder with one folder of images per class; or ``hf:NAME?split=train&config=...``, a
             Hugging Face data set, by its id or folder, with a column of images and one of class labels.
         test: Images to test on, given in the same way; "" to hold out some of every class.
-        config: Its size and channels are those of the images.
+        config: Configuration whose image size and channels the images are converted to.
     """
     if source == DIGITS:
         pixels, labels = load_digits()
@@ -73,7 +73,7 @@ def open_images(source: str, test: str, config: ReLUFormerImageConfig) -> Images
 
 
 def contents(*sources: str) -> dict[str, str]:
-    """What images are in these folders, in a word; nothing where none is a folder."""
+    """Return a hash of all files in these sources as ``content``; an empty dictionary if none is a folder."""
     folders = [Path(source) for source in sources if source and source != DIGITS and not source.startswith("hf:")]
     files = [(folder, path) for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
     names = [[path.relative_to(folder).as_posix(), hash_of_file(path)] for folder, path in files]
@@ -111,7 +111,7 @@ def _hub(item: str, prepare: Prepare) -> tuple[_Pictures, tuple[str, ...]]:
 
 
 def _column(rows: Any, kind: str, item: str) -> str:
-    """The first column of a type."""
+    """Return the name of the first column of a type."""
     kinds = {str(name): type(feature).__name__ for name, feature in rows.features.items()}
     for name, found in kinds.items():
         if found == kind:
@@ -120,7 +120,7 @@ def _column(rows: Any, kind: str, item: str) -> str:
     raise DataError(f"hf:{item} must have a column of type {kind}, it has {told}")
 
 
-# Functions of this module, since what reads in processes of its own has to be pickled on some systems.
+# At module level, since data loading processes have to pickle these functions on some systems.
 def _read_file(paths: Sequence[Path], index: int) -> Any:
     from PIL import Image
 
@@ -137,7 +137,7 @@ def _prepare(processor: Any, mode: str, image: Any) -> Tensor:
 
 
 def _hold_out(images: Dataset[Any], labels: Sequence[int], classes: tuple[str, ...]) -> Images:
-    """The same images are held out whatever the seed of a run: its results are to be compared with others."""
+    """Hold out the same images whatever the seed of a run, so that results can be compared."""
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)).tolist()
     test: list[int] = []
     for label in range(len(classes)):

@@ -1,4 +1,4 @@
-"""Training a classifier of images, as plainly as can be: AdamW, a warm-up and a cosine."""
+"""Plain training of an image classifier: AdamW, a warm-up and a cosine schedule."""
 
 import math
 import os
@@ -16,14 +16,14 @@ from reluformer.models import ReLUFormerForImageClassification
 from reluformer.study.experiment import Diverged
 from reluformer.study.vision.images import Images, Pair, in_memory
 
-WARMUP = 0.1  # share of the updates until the learning rate is reached
-CLIP = 1.0  # largest norm of a gradient
+WARMUP = 0.1  # share of the updates until the learning rate peaks
+CLIP = 1.0  # largest norm of the gradient
 READERS = min(4, os.cpu_count() or 1)  # processes that read and decode pictures
 
 
 @dataclass(frozen=True)
 class Course:
-    """How a model is trained: updates, images of each, the highest learning rate, weight decay, points of the curve."""
+    """Course of training: updates, images per update, peak learning rate, weight decay, points of the curve."""
 
     steps: int
     batch: int = 64
@@ -35,10 +35,12 @@ class Course:
 def train_classifier(
     model: ReLUFormerForImageClassification, images: Images, course: Course, seed: int
 ) -> list[dict[str, float]]:
-    """Train in place; returns the curve, a mean training loss per point. Memories that learn their gamma calibrate it.
+    """Train in place and return the curve of the mean training loss.
+
+    Memories that learn their gamma calibrate it first.
 
     Raises:
-        Diverged: If the loss is not a number.
+        Diverged: The loss is not a number.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model.to(device).train()  # type: ignore[arg-type]
@@ -69,7 +71,7 @@ def train_classifier(
 
 @torch.no_grad()
 def score_classifier(model: ReLUFormerForImageClassification, images: Dataset[Pair], batch: int) -> dict[str, float]:
-    """Mean loss, in nats, and accuracy, in percent."""
+    """Return the mean loss, in nats, and the accuracy, in percent."""
     model.eval()  # type: ignore[no-untyped-call]
     loss = right = count = 0.0
     for pixels, labels in DataLoader(images, batch, num_workers=_readers(images)):
@@ -93,7 +95,7 @@ def _readers(images: Dataset[Pair]) -> int:
 
 
 def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Matrices decay; biases, gains, gammas and the class token do not."""
+    """Return the parameter groups: matrices decay; biases, gains, gammas and the class token do not."""
     matrices = [p for p in model.parameters() if p.dim() > 1]
     others = [p for p in model.parameters() if p.dim() <= 1]
     return [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
