@@ -89,7 +89,8 @@ def relu_attention(
         v: Values ``(B, Hk, M, D)``.
         gamma: Divides the weights: None for 1, a positive number, or a tensor ``(Hq,)``, differentiable, whose entries
             must be positive (they are not read, hence not checked).
-        alpha: Exponent of the length, at least 0: 1/2 keeps the output's variance, 1 the row's mass.
+        alpha: Exponent of the length, at least 0: 1/2 keeps the output's variance independent of it, 1 the
+            row's mass.
         power: 1, 2, 4 or 8. No temperature can sharpen rectified scores; a power and a threshold (a negative bias) can.
         bias: Added to the score, None or a tensor ``(Hq,)``, differentiable.
         scale: Multiplies the score, positive; None for ``1 / sqrt(D)``.
@@ -108,8 +109,8 @@ def relu_attention(
         stats_batch: Statistics of the first so many sequences of the batch only, from 1 to B; None for all. Each is
             then ``(stats_batch, Hq, N)``, and the other sequences are computed as they are without statistics.
         backend: ``"reference"`` is the specification, ``"chunked"`` runs anywhere in linear memory, ``"triton"`` is
-            fused for NVIDIA GPUs; ``"auto"`` takes Triton where it can run and chunked elsewhere. All mean the same.
-            Triton hands masks that need a gradient to chunked.
+            fused for NVIDIA GPUs; ``"auto"`` takes Triton where it can run and chunked elsewhere. All compute the
+            same function. Triton hands masks that need a gradient to chunked.
 
     Returns:
         The output ``(B, Hq, N, D)``, or a pair of it and the statistics.
