@@ -166,7 +166,7 @@ def written_folder(path: Path) -> Iterator[Path]:
 
 
 def _copy_mode(old: Path, new: Path) -> None:
-    """Copy permissions before anything is written, so that private content is never exposed; not every disk has them."""
+    """Copy permissions before anything is written, so that private content is never exposed; some disks have none."""
     with contextlib.suppress(OSError):
         shutil.copymode(old, new)
 
