@@ -127,7 +127,7 @@ def read_jsonl(path: Path, languages: Languages) -> Iterator[Document]:
 
 
 def to_line(document: Document, languages: Languages) -> bytes:
-    """Write a document as a line of JSONL that :func:`read_jsonl` reads."""
+    """Return a document as a line of JSONL, as :func:`read_jsonl` reads it."""
     sides = {languages.source: document.source, languages.target: document.target}
     first = {"first": document.first} if document.first else {}
     return json.dumps({name_key(languages): document.id, **first, **sides}, ensure_ascii=False).encode() + b"\n"

@@ -142,7 +142,7 @@ def written_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def written_folder(path: Path) -> Iterator[Path]:
-    """Do the same for a folder, whose files the caller writes; an existing folder of that name is replaced."""
+    """Write a folder in the same way: the caller writes its files, and an existing folder of that name is replaced."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     try:

@@ -55,7 +55,7 @@ def load(item: str) -> Any:
     name, options = _parse(item)
     split = options.get("split", "train")
     datasets.disable_progress_bars()
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # an error is reported as one line, and alone
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # what goes wrong is one line, and alone
     try:
         if (Path(name) / "state.json").exists():
             return datasets.load_from_disk(name)

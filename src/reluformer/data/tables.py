@@ -1,4 +1,4 @@
-"""Prepared data on the console."""
+"""Tables and examples of prepared data for the console."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""The demo on the console."""
+"""Output of the demo on the console."""
 
 from pathlib import Path
 

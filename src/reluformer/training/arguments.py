@@ -13,7 +13,7 @@ SCHEDULES = {"constant": "constant_with_warmup"}  # schedules that the trainer c
 
 
 def training_arguments(recipe: Recipe, **more: Any) -> Seq2SeqTrainingArguments:
-    """Return arguments for the trainer, which override everything that it would otherwise do or show by default."""
+    """Return arguments for the trainer; whatever it should not do or show by default is switched off here."""
     # A sharded model is saved whole too: the final model is the mean of files, so each must hold all of it.
     os.environ["FSDP_STATE_DICT_TYPE"] = "FULL_STATE_DICT"
     optimiser, on_gpu = recipe.optimiser, uses_gpu()

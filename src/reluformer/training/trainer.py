@@ -129,7 +129,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         """Return the label-smoothed loss per token of the update plus the regularisation, which grows over its warm-up.
 
         An update consists of several batches, one after another or in several processes, whose gradients are averaged:
-        token losses are summed over all of them, the regularisation is their mean.
+        token losses are summed over all of them, the regularisation is averaged.
         """
         core = self._core
         labels, processes = inputs["labels"], self.accelerator.num_processes

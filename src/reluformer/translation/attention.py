@@ -46,7 +46,7 @@ def window_maps(translator: Translator, written: Written, heads: Sequence[HeadCh
 
 
 def window_batch(model: Any, written: Written) -> dict[str, Tensor]:
-    """Return a window as a batch of training: the target is shifted right by one, so its ``</s>`` is no query."""
+    """Return a window as a training batch: the target is shifted right by one, so its ``</s>`` is not a query."""
     asked = written.target[:-1] if written.target[-1:] == [EOS_ID] else written.target
     return {
         "input_ids": torch.tensor([written.source], device=model.device),

@@ -193,7 +193,7 @@ def evaluate(
     device: Device = "auto",
     precision: Precision = "auto",
 ) -> None:
-    """Score translations by BLEU of sentences and documents and chrF; compare two systems with paired bootstrap."""
+    """Score translations by sentence and document BLEU and chrF, by document length; compare two by bootstrap."""
     if model is not None and hypotheses is not None:
         raise typer.BadParameter("takes one of --model and --hypotheses, got both", param_hint="--model")
     from reluformer.data.tables import console
@@ -295,7 +295,7 @@ class _System:
 
 
 def _circumstances() -> dict[str, Any]:
-    """Describe the circumstances of a result: the command, the machine, and the versions of libraries."""
+    """Describe the circumstances of a result: command, date, machine, and versions of libraries."""
     import sacrebleu
     import torch
     import transformers

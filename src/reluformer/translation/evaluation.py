@@ -1,4 +1,4 @@
-"""Documents with references, and the translations of them that are scored."""
+"""Documents with references, and files of their translations."""
 
 import json
 import sys

@@ -73,7 +73,7 @@ class Account:
         self.began = time.perf_counter()
 
     def counting(self, watch: Callable[[float], None]) -> Callable[[float], None]:
-        """Wrap a function that is told of sentences done, so that they are counted here too."""
+        """Wrap ``watch`` so that the sentences reported to it are counted here too."""
 
         def counted(count: float) -> None:
             self.done += count
@@ -82,7 +82,7 @@ class Account:
         return counted
 
     def warn(self, job: Job, what: str | None) -> None:
-        """Say something about a file, if there is anything to say."""
+        """Print a warning about a file, if there is one."""
         if what:
             _say(f"{job.name} {what}")
 

@@ -211,7 +211,7 @@ class Translator:
         }
 
     def most_new(self, tokens: int) -> int:
-        """Return the maximum number of tokens in the translation of so many.
+        """Return the maximum number of tokens in the translation of ``tokens`` tokens.
 
         Twice as many and a few more: real translations stay well below, short ones have room for what a language spells
         out, and a model that repeats itself is stopped.

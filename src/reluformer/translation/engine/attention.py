@@ -239,7 +239,7 @@ class OwnAttention(Looking):
         return self.leave(x + self.output(self.weigh(q, k, v, kept.used, kept.steps, owned)))
 
     def split(self, made: Tensor, turn: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Split ``made (S, beam, 3, H, D)`` into queries, keys and values, the first two normed and turned."""
+        """Split ``made (S, beam, 3, H, D)`` into normed and turned queries and keys, and values ``(S, beam, H, D)``."""
         both = self.normed(made[:, :, :2])
         if turn is not None:
             both = torch.view_as_real(torch.view_as_complex(both.unflatten(-1, (-1, 2))) * turn).flatten(-2)

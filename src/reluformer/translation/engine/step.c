@@ -3,7 +3,7 @@
  *
  * `keep` stores new keys and values of a target, `look_up` sums the weighted values of a sequence, `sum_values` those
  * of an FFN, and `best_tokens` finds the likeliest next tokens. ReLU leaves most weights at zero, and a value whose
- * weight is zero is never read. attention.py, layers.py and search.py do the same in PyTorch; native.py calls this file.
+ * weight is zero is never read. attention.py, layers.py and search.py do the same in PyTorch; native.py calls all this.
  *
  * This is plain C that compilers vectorise: a copy of each loop for AVX-512, one for AVX2 and one for any CPU, chosen
  * when the library is loaded. Threads are PyTorch's own: OpenMP is not linked, but found where PyTorch has loaded it.
@@ -250,7 +250,7 @@ struct entry {
     int beam, heads, room, dim, place, constant, folded, count;
     float eps;
     float *made;                      /* (S * beam, 3, heads, dim) */
-    const float *gains, *turn, *first; /* (2, dim) of norms, (dim) and (heads); any may be NULL, the last if !constant */
+    const float *gains, *turn, *first; /* (2, dim) of norms, (dim), (heads); any may be NULL, the last if !constant */
     float *sums;                      /* (S * beam, heads, dim) of a beam's keys, where scores are centred */
     void *k, *v;                      /* (S, heads, room, dim) */
 };
