@@ -1,4 +1,4 @@
-"""Arrays on disk: plain binary files without a header, written piece by piece, read through the memory map."""
+"""Arrays on disk: plain binary files without a header, written piece by piece and read through a memory map."""
 
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +11,7 @@ INDEX = np.dtype("<i8")
 
 
 class ArrayFile:
-    """An array that grows on disk, so that it may be larger than memory."""
+    """A writer for an array that grows on disk, and so may be larger than memory."""
 
     def __init__(self, path: Path, dtype: np.dtype) -> None:
         self.dtype = dtype
@@ -24,23 +24,23 @@ class ArrayFile:
         self._file.close()
 
     def append(self, values: np.ndarray) -> None:
-        """Write at the end."""
+        """Write values at the end of the file."""
         self._file.write(np.ascontiguousarray(values, self.dtype).data)
 
 
 def open_array(path: Path, dtype: np.dtype) -> np.ndarray:
-    """All of an array, without reading it."""
+    """Map a whole array into memory without reading it."""
     try:
         size = path.stat().st_size
         if size % dtype.itemsize:
             raise DataError(f"{path} is cut short: {size} bytes are no whole number of items of {dtype.itemsize}")
-        # The memory map refuses an empty file.
+        # An empty file cannot be mapped.
         return np.memmap(path, dtype, "r") if size else np.empty(0, dtype)
     except FileNotFoundError:
         raise DataError(f"{path} does not exist") from None
 
 
 def starts_of(lengths: np.ndarray, start: int) -> np.ndarray:
-    """Where every piece ends, if the first begins at ``start``: the starts of those behind it."""
+    """Return where every piece ends when the first begins at ``start``: each end is the start of the next piece."""
     ends: np.ndarray = np.cumsum(lengths, dtype=INDEX) + start
     return ends

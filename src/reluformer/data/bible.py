@@ -1,7 +1,7 @@
-"""The embedded corpus: the Bible in English and Spanish, a chapter as a document, a verse as a sentence.
+"""The embedded corpus: the Bible in English and Spanish, where a chapter is a document and a verse a sentence.
 
-Small, document-shaped and in the public domain, so that everything here runs without a download. Where it comes from
-and what was cleaned: ``BIBLE.md`` beside this file.
+Small, document-shaped and in the public domain, so that everything here runs without a download. ``BIBLE.md`` beside
+this file says where it comes from and what was cleaned.
 """
 
 import hashlib
@@ -12,15 +12,15 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import TypedDict
 
-BIBLE = "bible:"  # begins the name of a part where an input is asked for
-# Whole books, of those that share the fewest phrases with the others: gospels, chronicles and psalms repeat each other.
+BIBLE = "bible:"  # prefix that marks an input as a part of this corpus
+# Whole books, from those that share the fewest phrases with the rest: gospels, chronicles and psalms repeat each other.
 DEV = ("Ruth", "Ecclesiastes", "Lamentations", "Jonah", "James")
 TEST = ("Esther", "Daniel", "Nahum", "1 Timothy")
 PARTS = ("train", "dev", "test", "all")
 
 
 class Chapter(TypedDict):
-    """A document: verses of the World English Bible and of the Reina-Valera 1909, one for one."""
+    """A document: verses of the World English Bible and of the Reina-Valera 1909, aligned one to one."""
 
     id: str
     en: list[str]
@@ -28,7 +28,7 @@ class Chapter(TypedDict):
 
 
 def bible_documents(part: str = "all") -> Iterator[Chapter]:
-    """The chapters of a part of the corpus, in the order of the Bible.
+    """Iterate over the chapters of a part of the corpus, in the order of the Bible.
 
     Args:
         part: ``train``, ``dev``, ``test`` or ``all``.
@@ -39,13 +39,13 @@ def bible_documents(part: str = "all") -> Iterator[Chapter]:
 
 
 def part_of(chapter: str) -> str:
-    """The part that a chapter such as ``Ruth 1`` belongs to: its book decides."""
+    """Return the part that a chapter such as ``Ruth 1`` belongs to, which is that of its book."""
     book = chapter.rpartition(" ")[0]
     return "dev" if book in DEV else "test" if book in TEST else "train"
 
 
 def fingerprint() -> str:
-    """What changes when the content does."""
+    """Return a hash of the corpus, which changes whenever its content does."""
     return hashlib.sha256(_packed().read_bytes()).hexdigest()
 
 

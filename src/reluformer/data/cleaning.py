@@ -1,7 +1,7 @@
-"""Cleaning: pairs of sentences that would teach a model nothing, or nonsense, are left out and counted.
+"""Cleaning: pairs of sentences that would teach a model nothing, or nonsense, are dropped and counted.
 
-Where a pair is left out, its document is split: the sentences before and after it did not follow each other, and a
-context that joins them would be a false one. The parts keep the document's name and know their first sentence.
+Where a pair is dropped, its document is split: the sentences before and after it do not follow each other, and joining
+them would give a false context. The parts keep the document's name and the number of their first sentence.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from reluformer.data.documents import Document, Languages
 from reluformer.data.files import DataError
 from reluformer.data.scripts import WEIGHTS, base, share_in_script
 
-EXAMPLES = 3  # of every reason, for the report
+EXAMPLES = 3  # dropped pairs that the report shows for every reason
 REASONS = {
     "empty": "a side without text",
     "long": "a side too long",
@@ -24,19 +24,19 @@ REASONS = {
     "script": "letters of another script",
     "duplicate": "the same pair again",
 }
-SHORT = 15.0  # characters added to both sides before they are compared: "No." may well be "Das glaube ich nicht."
+SHORT = 15.0  # characters added to both sides before their lengths are compared: "No." may be "Das glaube ich nicht."
 
 
 @dataclass(frozen=True)
 class Cleaning:
-    """What a pair must be to stay.
+    """Rules that a pair must satisfy to be kept.
 
     Attributes:
-        longest: Characters a side may have; 0 for any number.
-        ratio: How many times longer one side may be than the other, 15 characters added to both; 0 for any.
-        script: Least share of letters in the language's own script; 0 for any.
-        phrase: Pairs with a source shorter than this may repeat: a "Thank you." belongs where it was said, and leaving
-            it out would split the document. Of longer ones only the first stays.
+        longest: Maximum number of characters on a side; 0 for no limit.
+        ratio: How many times longer one side may be than the other, with 15 characters added to both; 0 for no limit.
+        script: Minimum share of letters in the language's own script; 0 for no minimum.
+        phrase: Length of a source, in characters, from which repeated pairs are dropped, all but the first. Shorter
+            ones may repeat: a "Thank you." belongs where it was said, and dropping it would split the document.
     """
 
     longest: int = 2000
@@ -57,7 +57,7 @@ class Cleaning:
 
 @dataclass
 class CleaningReport:
-    """What went in, what was left out, and why."""
+    """Counts of what went in and of what was dropped for which reason, with examples."""
 
     documents: int = 0
     pairs: int = 0
@@ -67,7 +67,7 @@ class CleaningReport:
     examples: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def drop(self, reason: str, document: Document, number: int, source: str, target: str) -> None:
-        """Count a pair that is left out, and keep the first few to show."""
+        """Count a dropped pair, and keep the first few of every reason as examples."""
         self.dropped[reason] += 1
         shown = self.examples.setdefault(reason, [])
         if len(shown) < EXAMPLES:
@@ -75,12 +75,12 @@ class CleaningReport:
             shown.append(place | {"source": source[:200], "target": target[:200]})
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """Return the report as a dict, ready for JSON."""
         return asdict(self)
 
 
 class SeenPairs:
-    """A set of 8-byte hashes, in sorted arrays that double in size: 8 bytes a pair, where a set of Python takes 70."""
+    """A set of 8-byte hashes in sorted arrays that double in size: 8 bytes per pair, where a Python set takes 70."""
 
     def __init__(self, fresh: int = 1 << 16) -> None:
         self._fresh: set[int] = set()
@@ -88,7 +88,7 @@ class SeenPairs:
         self._runs: list[np.ndarray] = []  # sorted uint64, from the longest to the shortest
 
     def add(self, value: int) -> bool:
-        """Add a hash; whether it is new."""
+        """Add a hash and return whether it is new."""
         if value in self._fresh or any(_holds(run, value) for run in self._runs):
             return False
         self._fresh.add(value)
@@ -115,7 +115,7 @@ def _holds(run: np.ndarray, value: int) -> bool:
 
 
 def hash_pair(source: str, target: str) -> int:
-    """8 bytes that tell a pair from others; the same on every machine and in every run."""
+    """Return an 8-byte hash of a pair, the same on every machine and in every run."""
     content = f"{source}\0{target}".encode()
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
@@ -124,20 +124,20 @@ class Cleaner:
     """Cleans a stream of documents.
 
     Args:
-        rules: What a pair must be to stay.
-        languages: Of the two sides, for their scripts.
-        seen: Pairs that were seen before, in other inputs; it takes in what passes.
+        rules: Rules that a pair must satisfy to be kept.
+        languages: Languages of the two sides, which determine their scripts.
+        seen: Pairs seen before, in other inputs; pairs that pass are added to it.
     """
 
     def __init__(self, rules: Cleaning, languages: Languages, seen: SeenPairs | None = None) -> None:
         self.rules, self.languages = rules, languages
         self.report = CleaningReport()
-        self.new = array("Q")  # hashes that this stream has added to the set
+        self.new = array("Q")  # hashes that this stream has added to the pairs seen
         self._seen = SeenPairs() if seen is None else seen
         self._weights = [WEIGHTS.get(base(language), 1.0) for language in (languages.source, languages.target)]
 
     def clean(self, documents: Iterable[Document]) -> Iterator[Document]:
-        """Documents, or what is left of them, without space around sentences."""
+        """Iterate over documents, or the parts left of them, with white space around sentences removed."""
         report = self.report
         for document in documents:
             report.documents += 1
@@ -166,7 +166,7 @@ class Cleaner:
         return Document(document.id, source, target, document.first + first)
 
     def reason_to_drop(self, source: str, target: str) -> str | None:
-        """Why a pair cannot stay; None if it can, and from then on it counts as seen."""
+        """Return why a pair must be dropped, or None if it is kept, in which case it counts as seen from then on."""
         rules = self.rules
         if not source or not target:
             return "empty"

@@ -1,4 +1,4 @@
-"""The options of ``reluformer data``: parse, prepare, show."""
+"""Command line of ``reluformer data``: parse options, prepare data, show the result."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ data = typer.Typer(help="Corpora: clean, tokenise, pack, look inside.", no_args_
 
 Made = TypeVar("Made")
 EVERY = 60.0  # seconds between two lines of progress in a log
-STOPPED = 130  # what a shell makes of Ctrl-C
+STOPPED = 130  # exit status of a shell for Ctrl-C
 
 
 @data.command()
@@ -42,7 +42,7 @@ def prepare(
     sample: Annotated[int, typer.Option(help="bytes of text to learn the vocabulary from")] = 20_000_000,
     workers: Annotated[int | None, typer.Option(min=1, help="processes; by default one per core, 8 at most")] = None,
 ) -> None:
-    """Read, clean, learn a vocabulary, encode and pack. What is done is kept: a second run goes on where one ended."""
+    """Read, clean, learn a vocabulary, encode and pack. Finished steps are kept: an interrupted run can be resumed."""
     plan = _checked(
         None,
         lambda: Plan(
@@ -78,7 +78,7 @@ def sample(
     pairs: Annotated[int, typer.Option(min=1, help="how many")],
     seed: Annotated[int, typer.Option(help="another seed, another sample")] = 0,
 ) -> None:
-    """Draw sentence pairs at random from all over a corpus: the same ones whatever the order of its files."""
+    """Draw sentence pairs at random from a whole corpus, the same ones whatever the order of its files."""
     from reluformer.data.files import written_file
     from reluformer.data.sampling import sample_pairs
 
@@ -112,7 +112,7 @@ def inspect(
     length: Annotated[int | None, typer.Option(help="one it was packed to; by default the longest")] = None,
     examples: Annotated[int, typer.Option(min=0, help="how many to show, from all over the split")] = 3,
 ) -> None:
-    """Counts of a prepared folder, what was left out and why, and a few examples as text."""
+    """Show the counts of a prepared folder, what was dropped and why, and a few examples as text."""
     from reluformer.data.dataset import PackedDataset, load_tokenizer, read_manifest
     from reluformer.data.tables import console, dropped_lines, example_lines, packed_table, split_table
 
@@ -132,7 +132,7 @@ def inspect(
 
 
 def _checked(hint: str | None, make: Callable[[], Made]) -> Made:
-    """What ``make`` returns; what is wrong with data or files becomes an error of the command line."""
+    """Return what ``make`` returns, and turn its errors about data or files into errors of the command line."""
     try:
         return make()
     except DataError as error:
@@ -156,7 +156,7 @@ def _overlong(text: str) -> Any:
 
 @contextmanager
 def _stopping(what: str) -> Iterator[None]:
-    """Ctrl-C is an answer worth a line, which says what became of the work."""
+    """Turn Ctrl-C into a line that says what became of the work."""
     try:
         yield
     except KeyboardInterrupt:
@@ -166,7 +166,7 @@ def _stopping(what: str) -> Iterator[None]:
 
 @contextmanager
 def _progress() -> Iterator[Watch]:
-    """A bar on standard error for every step and input where somebody watches, a line a minute where nobody does."""
+    """Show progress on standard error: in a terminal a bar for every step and input, elsewhere a line a minute."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 

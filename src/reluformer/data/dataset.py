@@ -1,4 +1,4 @@
-"""Prepared data as a torch data set: examples are slices of files in the memory map."""
+"""Prepared data as a torch data set: examples are slices of memory-mapped files."""
 
 from bisect import bisect_right
 from itertools import accumulate
@@ -23,7 +23,7 @@ TOKENIZER = "tokenizer"
 
 
 def read_manifest(folder: Path | str) -> dict[str, Any]:
-    """What ``reluformer data prepare`` wrote about a folder, when it was done with it."""
+    """Read the manifest that ``reluformer data prepare`` writes when a folder is complete."""
     manifest = read_json(Path(folder) / MANIFEST)
     if not isinstance(manifest, dict) or "splits" not in manifest:
         raise DataError(f"{folder} is no folder of reluformer data prepare, or it was not finished: no {MANIFEST}")
@@ -33,7 +33,7 @@ def read_manifest(folder: Path | str) -> dict[str, Any]:
 
 
 def damaged_files(folder: Path, manifest: dict[str, Any]) -> list[Path]:
-    """What the manifest names and the folder does not have, or not in that size."""
+    """Return the files named by the manifest that the folder lacks or has in another size."""
     found = [path for path in [folder / TOKENIZER / "tokenizer.json"] if not path.exists()]
     for split in manifest["splits"].values():
         for shard in split["shards"]:
@@ -43,7 +43,7 @@ def damaged_files(folder: Path, manifest: dict[str, Any]) -> list[Path]:
 
 
 def load_tokenizer(folder: Path | str) -> "PreTrainedTokenizerFast":
-    """The tokeniser of a prepared folder."""
+    """Load the tokeniser of a prepared folder."""
     from transformers import AutoTokenizer
 
     try:
@@ -58,14 +58,14 @@ class PackedDataset(Dataset[dict[str, list[int]]]):
     """Examples of a prepared folder, packed to one of its lengths, in the order of the corpus.
 
     Args:
-        folder: What ``reluformer data prepare`` wrote.
+        folder: Folder that ``reluformer data prepare`` wrote.
         split: ``train`` or ``valid``.
-        length: One of those it was packed to; 0 for sentences.
+        length: One of the lengths that the folder was packed to; 0 for single sentences.
 
     Attributes:
-        source_lengths: Tokens of every example's source, ``</s>`` included.
-        target_lengths: Of its target.
-        sentences: How many sentences every example has.
+        source_lengths: Number of source tokens of every example, ``</s>`` included.
+        target_lengths: Number of target tokens of every example, ``</s>`` included.
+        sentences: Number of sentences of every example.
     """
 
     def __init__(self, folder: Path | str, split: str = "train", length: int = 0) -> None:
@@ -87,20 +87,20 @@ class PackedDataset(Dataset[dict[str, list[int]]]):
         )
 
     def __reduce__(self) -> Any:
-        # A memory map would travel to another process as the whole file.
+        # A pickled memory map would send the whole file to another process.
         return PackedDataset, (self.folder, self.split, self.length)
 
     def __len__(self) -> int:
         return self._ends[-1]
 
     def __getitem__(self, i: int) -> dict[str, list[int]]:
-        """Source and target tokens, ``</s>`` behind each."""
+        """Return source and target tokens, each ending in ``</s>``."""
         shard, chunk = self._find(i)
         source, target = (shard.tokens_of(chunk, side) for side in SIDES)
         return {"input_ids": source, "labels": target}
 
     def origin(self, i: int) -> tuple[str, int]:
-        """The document of an example, and the number of its first sentence there."""
+        """Return the name of an example's document, and the number of the example's first sentence in it."""
         shard, chunk = self._find(i)
         return shard.origin_of(int(chunk["first"]))
 
@@ -126,7 +126,7 @@ class _Shard:
     def tokens_of(self, chunk: np.void, side: str) -> list[int]:
         start = int(self.starts[side][chunk["first"]])
         tokens: list[int] = self.tokens[side][start : start + int(chunk[side])].tolist()
-        tokens[-1] = EOS_ID  # in the place of <sep>, or of what was cut off
+        tokens[-1] = EOS_ID  # replaces <sep> or, where a sentence was cut, its last remaining token
         return tokens
 
     def origin_of(self, sentence: int) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""Scikit-learn's handwritten digits: real images that come with a package, for things to be tried offline."""
+"""Scikit-learn's handwritten digits: real images that ship with a package, for experiments offline."""
 
 from functools import cache
 
@@ -10,7 +10,7 @@ from reluformer.data.files import DataError
 
 @cache
 def load_digits() -> tuple[Tensor, Tensor]:
-    """1797 images ``(N, 8, 8)`` from 0 to 1, float32, and which digits they are ``(N,)``."""
+    """Return 1797 images ``(N, 8, 8)``, float32 from 0 to 1, and the digits that they show ``(N,)``."""
     try:
         from sklearn import datasets
     except ModuleNotFoundError as error:

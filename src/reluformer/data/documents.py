@@ -1,4 +1,4 @@
-r"""Documents: sentences of two languages, side by side, read as a stream from whatever holds them.
+r"""Documents: sentences in two languages, side by side, read as a stream from files or data sets.
 
 An input is one of
 
@@ -6,9 +6,9 @@ An input is one of
 - ``corpus.en,corpus.de``: a sentence per line, ``<d>`` or a blank line between documents on both sides;
 - ``corpus.tmx``: a translation memory;
 - ``hf:NAME``: a Hugging Face data set, by name or folder (see :mod:`reluformer.data.hub`);
-- ``bible:PART``: the embedded corpus, of which PART is train, dev, test or all (see :mod:`reluformer.data.bible`);
+- ``bible:PART``: the embedded corpus, where PART is train, dev, test or all (see :mod:`reluformer.data.bible`).
 
-files plain or with ``.gz`` or ``.xz`` behind their names.
+Files may be compressed, with ``.gz`` or ``.xz`` at the end of their names.
 """
 
 import json
@@ -29,10 +29,10 @@ class Document:
     """Consecutive sentences and their translations.
 
     Attributes:
-        id: Its name in the corpus.
-        source: Sentences.
-        target: Their translations, one for one.
-        first: Number of its first sentence, where it is a part of the document of that name.
+        id: Name of the document in the corpus.
+        source: Sentences in the source language.
+        target: Their translations, one to one.
+        first: Number of its first sentence, where this is a part of the document of that name.
     """
 
     id: str
@@ -50,7 +50,7 @@ class Languages:
 
     @classmethod
     def parse(cls, text: str) -> "Languages":
-        """Two names with a hyphen: ``en-de``; a region takes an underscore: ``pt_BR-en``."""
+        """Parse two names joined by a hyphen, ``en-de``; a region takes an underscore, ``pt_BR-en``."""
         parts = text.split("-")
         if len(parts) != 2 or not all(parts) or parts[0] == parts[1]:
             raise DataError(f"takes two languages such as en-de or pt_BR-en, got {text!r}")
@@ -58,7 +58,7 @@ class Languages:
 
 
 def read_documents(item: str, languages: Languages) -> Iterator[Document]:
-    """Read one input; what can be known to be wrong before the first document is an error at once."""
+    """Read the documents of one input; unusable files are refused at once, not when the first document is read."""
     if item.startswith(BIBLE):
         return read_bible(item.removeprefix(BIBLE), languages)
     paths = input_files(item)
@@ -78,7 +78,7 @@ def read_documents(item: str, languages: Languages) -> Iterator[Document]:
 
 
 def input_files(item: str) -> list[Path]:
-    """The files of one input, which must exist: one, two, or none if it has no file of its own."""
+    """Return the files of one input, which must be readable: one, two, or none if it has no file of its own."""
     if item.startswith((HUB, BIBLE)):
         return []
     names = item.split(",")
@@ -94,12 +94,12 @@ def input_files(item: str) -> list[Path]:
 
 
 def check_output(path: Path, inputs: Iterable[str], others: Iterable[Path] = ()) -> None:
-    """Refuse a file to write that is an input, or that cannot be one: before the work, which may take hours.
+    """Refuse an output file that is an input or cannot be written, before work that may take hours.
 
     Args:
-        path: The file.
-        inputs: What is read, as :func:`read_documents` takes it.
-        others: More files that must stay.
+        path: File to write.
+        inputs: Inputs that are read, as :func:`read_documents` takes them.
+        others: Other files that must not be overwritten.
     """
     if str(path) == "-":
         raise DataError("takes a file, - is standard output only for translations")
@@ -112,7 +112,7 @@ def check_output(path: Path, inputs: Iterable[str], others: Iterable[Path] = ())
 
 
 def read_jsonl(path: Path, languages: Languages) -> Iterator[Document]:
-    """Documents of a JSONL file; one without an id is called after its line."""
+    """Read the documents of a JSONL file; one without an id is named after its line."""
     for number, line in numbered_lines(path):
         if not line.strip():
             continue
@@ -127,24 +127,24 @@ def read_jsonl(path: Path, languages: Languages) -> Iterator[Document]:
 
 
 def to_line(document: Document, languages: Languages) -> bytes:
-    """A document as a line of JSONL, as :func:`read_jsonl` reads it."""
+    """Return a document as a line of JSONL, as :func:`read_jsonl` reads it."""
     sides = {languages.source: document.source, languages.target: document.target}
     first = {"first": document.first} if document.first else {}
     return json.dumps({name_key(languages): document.id, **first, **sides}, ensure_ascii=False).encode() + b"\n"
 
 
 def name_key(languages: Languages) -> str:
-    """What a record calls the name of its document: ``id``, unless that is a language, Indonesian."""
+    """Return the key of a document's name in a record: ``id``, unless that is one of the languages (Indonesian)."""
     return "document" if "id" in (languages.source, languages.target) else "id"
 
 
 def name_in(record: dict[str, Any]) -> Any:
-    """The name of a record's document, or None."""
+    """Return the name of a record's document, or None."""
     return record.get("document") if isinstance(record.get("id"), list) else record.get("id")
 
 
 def read_bible(part: str, languages: Languages) -> Iterator[Document]:
-    """Chapters of the embedded corpus."""
+    """Read chapters of the embedded corpus as documents."""
     try:
         chapters = bible_documents(part)
     except ValueError as error:
@@ -153,7 +153,7 @@ def read_bible(part: str, languages: Languages) -> Iterator[Document]:
 
 
 def document_of(record: dict[str, Any], languages: Languages, where: str, default_id: str) -> Document:
-    """A document from its fields; ``where`` begins the message if they are none."""
+    """Build a document from the fields of a record; ``where`` begins the message of an error about them."""
     sides = []
     for language in (languages.source, languages.target):
         side = record.get(language)
@@ -168,12 +168,12 @@ def document_of(record: dict[str, Any], languages: Languages, where: str, defaul
             f"{where}: document {name!r} has {len(sides[0])} sentences {languages.source} "
             f"and {len(sides[1])} {languages.target}"
         )
-    first = record.get("first")  # ours is a number; any other is a field of somebody else's
+    first = record.get("first")  # a number if we wrote it; anything else is an unrelated field
     return Document(name, sides[0], sides[1], first if type(first) is int and first >= 0 else 0)
 
 
 def check_text(sentences: Iterable[str], where: str) -> None:
-    """Half a surrogate pair, which JSON can write, is no text: nothing can encode it."""
+    """Refuse half a surrogate pair, which JSON can hold but no encoding can write."""
     try:
         "".join(sentences).encode()
     except UnicodeEncodeError as error:

@@ -1,4 +1,4 @@
-"""Files in and out: compressed or not, read line by line; written whole or not at all."""
+"""Files in and out: read line by line, compressed or not; written whole or not at all."""
 
 import contextlib
 import errno
@@ -16,18 +16,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # what writing may end with, however well it began
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)  # errors that can end a write that began well
 BOM = b"\xef\xbb\xbf"
 _BROKEN = (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error)
 
 
 class DataError(ValueError):
-    """Data that cannot be used: the message names the file, what is wrong with it, and where."""
+    """Data that cannot be used; the message says which file, what is wrong with it, and where."""
 
 
 @contextlib.contextmanager
 def open_bytes(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file to read, unpacked if its name ends in .gz or .xz; whatever goes wrong is a :class:`DataError`."""
+    """Open a file for reading, decompressed if its name ends in .gz or .xz; any failure is a :class:`DataError`."""
     check_readable(path)
     try:
         opened: Any = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix.lower(), open)
@@ -40,7 +40,7 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
 
 
 def check_readable(path: Path) -> None:
-    """Refuse what holds no text: nothing, a folder, or a device, which may never end; a pipe and a terminal do."""
+    """Refuse a missing file, a folder, or a device, which may never end; pipes and terminals are fine."""
     try:
         kind = path.stat().st_mode
         if stat.S_ISDIR(kind):
@@ -59,7 +59,7 @@ def _is_terminal(path: Path) -> bool:
 
 
 def check_name(path: Path) -> None:
-    """Refuse a name that libraries in Rust and documents called after their files cannot take."""
+    """Refuse a name that is not UTF-8, which neither libraries in Rust nor the names of documents can hold."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -67,7 +67,7 @@ def check_name(path: Path) -> None:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    r"""Lines with their numbers from 1, without ``\n``, ``\r\n`` or a byte order mark.
+    r"""Iterate over lines with their numbers from 1, without ``\n``, ``\r\n`` or a byte order mark.
 
     Only ``\n`` ends a line: a stray carriage return or a Unicode separator inside a sentence must not shift the lines
     of one side against those of the other.
@@ -83,18 +83,19 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def plain_suffix(path: Path) -> str:
-    """The suffix that tells the format: that of ``x.jsonl.gz`` is ``.jsonl``."""
+    """Return the suffix that tells the format: ``.jsonl`` for ``x.jsonl.gz``."""
     return Path(path.stem if path.suffix.lower() in (".gz", ".xz") else path.name).suffix.lower()
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a place, of a file or of a folder, in which nothing can be written: before the work, which may take hours.
+    """Refuse a file or folder that cannot be written, before work that may take hours.
 
-    Rights alone do not tell, as on a disk that is mounted to be read only: what is tried leaves nothing behind.
+    Permissions alone do not tell, for instance on a disk mounted read-only, so this tries to create a temporary file,
+    which leaves nothing behind.
     """
     try:
         place = path.resolve()
-        if place.exists() and not os.access(place, os.W_OK):  # a file could be replaced, but was protected
+        if place.exists() and not os.access(place, os.W_OK):  # it could be replaced, but somebody protected it
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         if _is_special(place):
             return
@@ -109,13 +110,13 @@ def check_writable(path: Path) -> None:
 
 @contextlib.contextmanager
 def written_file(path: Path) -> Iterator[IO[bytes]]:
-    """Write to a temporary name beside; the file takes its name when all of it is on the disk.
+    """Write a file under a temporary name beside its own, which it takes when all of it is on disk.
 
-    A link stays one, a file that is replaced leaves who may read it as it was, and what is no file, a pipe or a device,
-    is written to as it is. An error of the system, such as that of a full disk, names the file.
+    A link stays a link, a file that is replaced passes on its permissions, and a pipe or a device is written to
+    directly. An error of the system, such as a full disk, names the file.
     """
     place = path.resolve()
-    short = f"{place.name[:40]}.{hash_of(place.name)}"  # there may be no room for more letters
+    short = f"{place.name[:40]}.{hash_of(place.name)}"  # file systems limit the length of a name
     temporary = place.with_name(f"{short}.{os.getpid()}.tmp")
     try:
         if _is_special(place):
@@ -141,7 +142,7 @@ def written_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def written_folder(path: Path) -> Iterator[Path]:
-    """The same for a folder, whose files are the caller's to write; one of that name is replaced."""
+    """Write a folder in the same way: the caller writes its files, and an existing folder of that name is replaced."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     try:
@@ -165,24 +166,24 @@ def written_folder(path: Path) -> Iterator[Path]:
 
 
 def _copy_mode(old: Path, new: Path) -> None:
-    """Before anything is written: what was private is so at no time. Not every disk knows rights."""
+    """Copy permissions before anything is written, so that private content is never exposed; some disks have none."""
     with contextlib.suppress(OSError):
         shutil.copymode(old, new)
 
 
 def _number_in(error: Exception) -> int | None:
-    """The number that libraries in Rust, tokenisers and safetensors, put into an error of the system."""
+    """Return the errno that libraries in Rust (tokenizers, safetensors) put into the message of a system error."""
     found = re.search(r"\(os error (\d+)\)", str(error))
     return int(found[1]) if found else None
 
 
 def _is_special(path: Path) -> bool:
-    """Whether there is a device or a pipe, which is written to and never replaced."""
+    """Return whether the path is a device or a pipe, which is written to and never replaced."""
     return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def _sync_folder(path: Path) -> None:
-    """Make the names themselves last; not every system can."""
+    """Flush the names in a folder to disk, where the system can."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -192,14 +193,14 @@ def _sync_folder(path: Path) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON that people can read."""
+    """Write indented JSON that people can read."""
     with written_file(path) as file:
         text = json.dumps(content, indent=2, ensure_ascii=False)
-        file.write(text.encode(errors="backslashreplace") + b"\n")  # JSON's own way with the name of a file in Latin-1
+        file.write(text.encode(errors="backslashreplace") + b"\n")  # a file name in Latin-1 becomes JSON escapes
 
 
 def read_json(path: Path) -> Any:
-    """Read it back; None if there is none, or none that can be read."""
+    """Read a JSON file; return None if it is missing or cannot be read."""
     try:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
@@ -207,12 +208,12 @@ def read_json(path: Path) -> Any:
 
 
 def hash_of(content: Any) -> str:
-    """A short name for whatever JSON can hold."""
+    """Return a short hash of anything that JSON can hold."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def hash_of_file(path: Path) -> str:
-    """SHA-256 of the bytes of a file."""
+    """Return the SHA-256 of the bytes of a file."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

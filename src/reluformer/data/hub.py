@@ -1,9 +1,9 @@
 """Hugging Face data sets, by name or folder: ``hf:NAME?option=value&...``.
 
-Options: ``config`` and ``split`` (train), ``revision``, and ``document``, the column that names a row's document. A row
-is a document, ``{"id": ..., "en": [...], "de": [...]}``, or a pair of sentences, as columns or inside ``translation``.
-Pairs that follow each other and name the same document are one; without a column that says so, every pair is a document
-of its own: nobody knows whether neighbours belong together.
+Options: ``config``, ``split`` (by default train), ``revision``, and ``document``, the column that names a row's
+document. A row is a document, ``{"id": ..., "en": [...], "de": [...]}``, or a pair of sentences, as columns or inside
+``translation``. Consecutive pairs that name the same document form one; without such a column every pair is a document
+of its own, since neighbours need not belong together.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ OPTIONS = ("config", "document", "revision", "split")
 
 
 def read_hub(item: str, languages: Languages) -> Iterator[Document]:
-    """Documents of a data set; ``item`` is what follows ``hf:``."""
+    """Read the documents of a data set; ``item`` is what follows ``hf:``."""
     name, options = _parse(item)
     column = options.get("document")
     rows = load(item)
@@ -46,7 +46,7 @@ def read_hub(item: str, languages: Languages) -> Iterator[Document]:
 
 
 def load(item: str) -> Any:
-    """The data set itself: rows on disk, read as they are asked for."""
+    """Load the data set itself, whose rows stay on disk until they are read."""
     try:
         import datasets  # type: ignore[import-untyped,import-not-found]
         from huggingface_hub.utils import logging
@@ -62,13 +62,13 @@ def load(item: str) -> Any:
         if (Path(name) / "dataset_dict.json").exists():
             return datasets.load_from_disk(name)[split]
         return datasets.load_dataset(name, options.get("config"), split=split, revision=options.get("revision"))
-    except Exception as error:  # theirs are of many kinds
+    except Exception as error:  # datasets raises many kinds
         reason = " ".join(str(error).split())
         raise DataError(f"cannot load hf:{item}: {type(error).__name__}: {reason[:300]}") from None
 
 
 def fingerprint(item: str) -> str:
-    """What changes when the content does."""
+    """Return the fingerprint of a data set, which changes whenever its content does."""
     return str(load(item)._fingerprint)
 
 

@@ -1,4 +1,4 @@
-"""Inputs as they were read: their content as hashes, and the clean text that was made of them."""
+"""Inputs of a preparation: hashes of their content, and the clean text made of them."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -17,9 +17,9 @@ HASH = np.dtype("<u8")
 
 
 def content_of(items: Iterable[str], known_at: Path) -> dict[str, list[str]]:
-    """Names and hashes that change when an input does.
+    """Return names and hashes for every input, which change whenever its content does.
 
-    A file whose size and time of change are those of an earlier run is not read again; ``known_at`` keeps them.
+    A file whose size and modification time are those of an earlier run, recorded in ``known_at``, is not read again.
     """
     known = read_json(known_at) or {}
     found: dict[str, Any] = {}
@@ -34,7 +34,7 @@ def content_of(items: Iterable[str], known_at: Path) -> dict[str, list[str]]:
             before = known.get(name, {})
             unchanged = {key: before.get(key) for key in about} == about
             found[name] = about | {"sha256": before["sha256"] if unchanged else hash_of_file(path)}
-            content[item] += [path.name, found[name]["sha256"]]  # documents without a name are called after the file
+            content[item] += [path.name, found[name]["sha256"]]  # documents without a name are named after the file
         if item.startswith(HUB):
             from reluformer.data.hub import fingerprint
 
@@ -47,25 +47,25 @@ def content_of(items: Iterable[str], known_at: Path) -> dict[str, list[str]]:
 
 @dataclass(frozen=True)
 class CleanText:
-    """One input, cleaned: JSONL as :func:`reluformer.data.documents.read_jsonl` reads it, the report and hashes."""
+    """One cleaned input: JSONL as :func:`reluformer.data.documents.read_jsonl` reads it, a report and hashes."""
 
     folder: Path
     key: str
 
     @property
     def lines(self) -> Path:
-        """A document per line."""
+        """File of the clean text, a document per line."""
         return self.folder / f"{self.key}.jsonl"
 
     @property
     def report(self) -> dict[str, Any] | None:
-        """What cleaning did; None if this is not complete. It is written last."""
+        """Report of the cleaning, which is written last; None if the clean text is not complete."""
         report: dict[str, Any] | None = read_json(self.folder / f"{self.key}.json")
         return report if self.lines.exists() and self._hashes.exists() else None
 
     @property
     def hashes(self) -> np.ndarray:
-        """Sorted hashes of the pairs that were new."""
+        """Sorted hashes of the pairs that this input was the first to have."""
         return open_array(self._hashes, HASH)
 
     @property
@@ -79,7 +79,7 @@ class CleanText:
         cleaner: Cleaner | None,
         watch: Callable[[int], None],
     ) -> None:
-        """Clean documents, or with None keep them as they are; ``watch`` is told how many pairs are done."""
+        """Clean and write documents, unchanged if ``cleaner`` is None; ``watch`` is told how many pairs are done."""
         report = CleaningReport() if cleaner is None else cleaner.report
         with written_file(self.lines) as file:
             for document in documents if cleaner is None else cleaner.clean(documents):
@@ -98,7 +98,7 @@ class CleanText:
 
 
 def seen_in(texts: Iterable[CleanText]) -> SeenPairs:
-    """The pairs of texts that are clean already."""
+    """Return the set of pairs that texts cleaned earlier have added."""
     seen = SeenPairs()
     for text in texts:
         seen.extend(np.array(text.hashes))

@@ -1,7 +1,8 @@
-"""Parallel text files: line i of the one is the translation of line i of the other.
+"""Parallel text files: line i of one is the translation of line i of the other.
 
-Between documents stands ``<d>``, or a blank line, on both sides. A line that is blank on one side alone is a sentence
-without a translation, which cleaning drops; where blank lines separate documents it can only be a slip, and is refused.
+Documents are separated by ``<d>`` or by a blank line, on both sides. A line that is blank on one side alone is a
+sentence without a translation, which cleaning drops; where blank lines separate documents it can only be a slip, and is
+refused.
 """
 
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ _DIFFER = "sides of different lengths"
 
 
 def read_lines(source: Path, target: Path) -> Iterator[Document]:
-    """Documents of two text files, called after the source file and their place in it."""
+    """Read the documents of two text files, named after the source file and their position in it."""
     sides: tuple[list[str], list[str]] = ([], [])
     count = 1
     for ours, theirs in _pairs(source, target):
@@ -31,10 +32,10 @@ def read_lines(source: Path, target: Path) -> Iterator[Document]:
 
 
 def _pairs(source: Path, target: Path) -> Iterator[tuple[str | None, str | None]]:
-    """Pairs of lines; a pair of None between documents."""
+    """Iterate over pairs of lines, with a pair of None between documents."""
     document, inside = 1, False
-    separator = ""  # of these files, once one was seen
-    lonely = ""  # where a line was blank on one side alone
+    separator = ""  # the one that these files use, once it is known
+    lonely = ""  # place of the last line that is blank on one side alone
     for ours, theirs in zip_longest(numbered_lines(source), numbered_lines(target)):
         if ours is None or theirs is None:
             (short, long), (line, _) = ((source, target), theirs) if ours is None else ((target, source), ours)

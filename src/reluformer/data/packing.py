@@ -1,7 +1,7 @@
-"""Packing: consecutive sentences of a document, as many as fit a length, as one example.
+"""Packing: as many consecutive sentences of a document as fit a length make one example.
 
-Sentences stand with ``<sep>`` between them and ``</s>`` behind the last, on both sides, so the number of sentences is
-that of the separators, plus 1. On disk every sentence has a ``<sep>`` behind it, and a chunk is a slice of the tokens
+On both sides, sentences are separated by ``<sep>`` and the last is followed by ``</s>``, so the number of sentences is
+the number of separators plus 1. On disk every sentence is followed by ``<sep>``, and a chunk is a slice of the tokens
 whose last one becomes ``</s>``: however many lengths a corpus is packed to, its tokens are stored once.
 """
 
@@ -16,7 +16,7 @@ from reluformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID, SEP_ID
 
 Overlong = Literal["cut", "drop"]
 
-# A chunk: number of its first sentence, how many, and tokens on either side, the last </s> included.
+# A chunk: index of its first sentence, number of sentences, and number of tokens on either side, </s> included.
 CHUNK = np.dtype([("first", "<i8"), ("sentences", "<i4"), ("source", "<i4"), ("target", "<i4")])
 LONGEST = int(np.iinfo(CHUNK["source"]).max)
 
@@ -24,18 +24,18 @@ LONGEST = int(np.iinfo(CHUNK["source"]).max)
 def pack(
     source: np.ndarray, target: np.ndarray, documents: np.ndarray, length: int, overlong: Overlong = "cut"
 ) -> tuple[np.ndarray, int]:
-    """Chunks of documents, in their order: greedy, never across documents.
+    """Pack documents into chunks greedily, in order and never across documents.
 
     Args:
-        source: Where every sentence begins in the tokens, and where the last ends: one more than sentences.
-        target: The same of the other side.
-        documents: The first sentence of every document, and the number of sentences.
-        length: Tokens of the longer side at most; 0 or 1 for one sentence per chunk, however long.
-        overlong: What becomes of a sentence that is longer by itself: cut to the length, or dropped. No chunk reaches
-            over the place of a sentence that was dropped.
+        source: Where every sentence begins in the source tokens, and where the last ends: one more than sentences.
+        target: The same for the target tokens.
+        documents: Index of every document's first sentence, and after the last the number of sentences.
+        length: Maximum number of tokens on the longer side; 0 or 1 for one sentence per chunk, however long.
+        overlong: What becomes of a sentence that is longer by itself: cut to the length, or dropped. No chunk spans the
+            gap that a dropped sentence leaves.
 
     Returns:
-        The chunks, an array of :data:`CHUNK`, and how many sentences were longer than the length.
+        The chunks, an array of :data:`CHUNK`, and the number of sentences that were longer than the length.
     """
     if length < 0:
         raise DataError(f"a length takes 0 or more tokens, got {length}")
@@ -59,7 +59,7 @@ def pack(
 
 
 def _spans(source: np.ndarray, target: np.ndarray, documents: np.ndarray, longest: int) -> Iterator[tuple[int, int]]:
-    """First sentences and counts of the chunks."""
+    """Iterate over the first sentence and the number of sentences of every chunk."""
     ours, theirs = source.tolist(), target.tolist()
     for begin, end in pairwise(documents.tolist()):
         first = begin
@@ -72,7 +72,7 @@ def _spans(source: np.ndarray, target: np.ndarray, documents: np.ndarray, longes
 
 
 def join_sentences(sentences: Sequence[Sequence[int]]) -> list[int]:
-    """Tokens of several sentences as one example."""
+    """Join the tokens of several sentences into one example."""
     joined: list[int] = []
     for sentence in sentences:
         joined += [*sentence, SEP_ID]
@@ -80,7 +80,7 @@ def join_sentences(sentences: Sequence[Sequence[int]]) -> list[int]:
 
 
 def split_sentences(tokens: Sequence[int]) -> list[list[int]]:
-    """The sentences of an example, whatever begins it, ends it and pads it."""
+    """Split an example into the tokens of its sentences, without ``<s>``, ``</s>`` and padding."""
     sentences: list[list[int]] = [[]]
     for token in tokens[1:] if len(tokens) and tokens[0] == BOS_ID else tokens:
         if token in (EOS_ID, PAD_ID):

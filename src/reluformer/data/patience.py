@@ -1,4 +1,4 @@
-"""Work that is deaf to Ctrl-C, as that of libraries in Rust is: whoever waits for it hears."""
+"""Ctrl-C for work that ignores it, such as that of libraries in Rust: the caller waits, and can be interrupted."""
 
 import atexit
 import os
@@ -13,7 +13,7 @@ Made = TypeVar("Made")
 
 
 def hearing(work: Callable[[], Made]) -> Made:
-    """What ``work`` returns, done in a thread that Ctrl-C leaves behind; the end of the process ends it."""
+    """Return the result of ``work``, done in a thread that Ctrl-C abandons and that ends with the process."""
     done: Future[Made] = Future()
 
     def run() -> None:
@@ -32,9 +32,9 @@ def hearing(work: Callable[[], Made]) -> Made:
 
 
 def _end_with(thread: threading.Thread) -> None:
-    """Python cannot be taken down under a thread that is in Rust: that would be a crash."""
+    """End the process at once if the thread still runs: shutting Python down under a thread in Rust would crash."""
     if thread.is_alive():
         for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):  # there may be none, or nobody who reads
+            with suppress(Exception):  # the stream may be missing, or its reader gone
                 stream.flush()
         os._exit(130)

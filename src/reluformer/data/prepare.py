@@ -1,8 +1,8 @@
-"""From a corpus to packed tokens, in steps that are kept: clean, learn a tokeniser, encode, pack.
+"""From a corpus to packed tokens, in steps whose results are kept: clean, learn a tokeniser, encode, pack.
 
-What a step writes is named after a hash of what it depends on, the content of the inputs included, and takes that name
-when it is complete. A run that was killed goes on from there; a run with another option redoes what depends on it. The
-manifest comes last, and goes before anything that it names: a folder that has one is complete.
+What a step writes is named after a hash of everything it depends on, the content of the inputs included, and takes that
+name when it is complete. A run that was killed resumes from there; a run with another option redoes what depends on it.
+The manifest is written last, and removed before anything that it names: a folder that has one is complete.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ from reluformer.data.workers import OrderedMap, refuse_in_workers, workers
 KNOWN = "inputs.json"
 BATCH = 1 << 20  # bytes of text that a process encodes at a time
 
-# Told of every step: what it does, to which input, how much is done, and of how much, if anyone knows.
+# Called with a step, the input it works on, how much is done, and of how much, or None if that is unknown.
 Watch = Callable[[str, str, int, int | None], None]
 
 
@@ -40,13 +40,13 @@ class Plan:
 
     Attributes:
         inputs: Training data, see :mod:`reluformer.data.documents`.
-        languages: Of the two sides.
-        valid: Validation data: the same kinds of inputs, never cleaned, so that every sentence is there.
+        languages: Languages of the two sides.
+        valid: Validation data: the same kinds of inputs, never cleaned, so that every sentence is kept.
         vocab: Size of the vocabulary.
-        lengths: What to pack to, in tokens of the longer side; 0 for sentences.
-        overlong: What becomes of sentences that are longer by themselves.
-        cleaning: What a pair must be to stay.
-        sample: Bytes of text to learn the tokeniser from, about: documents are drawn by a hash of their content.
+        lengths: Lengths to pack to, in tokens of the longer side; 0 for single sentences.
+        overlong: What becomes of sentences that are longer than a length by themselves: ``cut`` or ``drop``.
+        cleaning: Rules that a training pair must satisfy to be kept.
+        sample: Approximate number of bytes to learn the tokeniser from; documents are drawn by a hash of their content.
     """
 
     inputs: tuple[str, ...]
@@ -76,7 +76,7 @@ class Plan:
 def prepare(
     plan: Plan, out: Path, processes: int = 2, watch: Watch = lambda *step: None
 ) -> tuple[dict[str, Any], bool]:
-    """Prepare data in a folder; returns its manifest, and whether there was anything to do."""
+    """Prepare data in a folder, and return its manifest and whether there was anything to do."""
     refuse_in_workers()
     check_name(out)
     if out.exists() and not out.is_dir():
@@ -92,7 +92,7 @@ def prepare(
     run = _Run(plan, out, content, watch)
     run.clean()
     run.learn_tokenizer()
-    # A process takes longer to start than a batch to encode.
+    # Starting a process takes longer than encoding a batch.
     with workers(min(processes, 1 + run.bytes_to_encode() // BATCH)) as mapped:
         run.encode(mapped)
     manifest = {"format": FORMAT, "key": key, **run.describe(settings)}
@@ -102,7 +102,7 @@ def prepare(
 
 
 class _Run:
-    """The steps, and what they know of each other."""
+    """The steps of a preparation, and what they share."""
 
     def __init__(self, plan: Plan, out: Path, content: dict[str, list[str]], watch: Watch) -> None:
         self.plan, self.out, self.content, self.watch = plan, out, content, watch
@@ -116,7 +116,7 @@ class _Run:
         return lambda done: self.watch(step, item, done, total)
 
     def clean(self) -> None:
-        """Read every input, and keep what is good of it as clean text; validation data as it is."""
+        """Read every input and keep it as clean text; validation data stays as it is."""
         plan = self.plan
         for item in [*plan.inputs, *plan.valid]:
             rules = plan.cleaning if item in plan.inputs else None
@@ -133,7 +133,7 @@ class _Run:
             raise DataError(f"no pair of sentences is left of {', '.join(plan.inputs)}")
 
     def learn_tokenizer(self) -> None:
-        """Learn the vocabulary from a sample of the clean text, and say where every shard goes."""
+        """Learn the vocabulary from a sample of the clean text, and decide where every shard goes."""
         texts = [self.texts[item].key for item in self.plan.inputs]
         self.tokenizer_key = hash_of([FORMAT, texts, self.plan.vocab, self.plan.sample])
         note = self.tokenizer / "key.json"
@@ -148,7 +148,7 @@ class _Run:
             self.shards[item] = self.out / "shards" / hash_of([FORMAT, text.key, self.tokenizer_key])
 
     def _sample(self) -> Iterator[str]:
-        """Sentences of both languages from documents all over the corpus."""
+        """Iterate over the sentences, in both languages, of documents drawn from the whole corpus."""
         paths = [self.texts[item].lines for item in self.plan.inputs]
         total = sum(path.stat().st_size for path in paths)
         limit = min(self.plan.sample, total) / total * 2.0**64
@@ -164,11 +164,11 @@ class _Run:
                         yield from document[self.plan.languages.target]
 
     def bytes_to_encode(self) -> int:
-        """Clean text whose shard is not there."""
+        """Return the bytes of clean text whose shard is missing or damaged."""
         return sum(self.texts[item].lines.stat().st_size for item, x in self.shards.items() if not is_whole(x))
 
     def encode(self, mapped: OrderedMap[Any, Any]) -> None:
-        """Write the shards that are missing, and pack all of them."""
+        """Write the shards that are missing, and pack every shard to every length."""
         dtype = token_type(self.vocabulary)
         encoder = BatchEncoder(self.tokenizer, self.plan.languages, dtype)
         for item, text in self.texts.items():
@@ -181,7 +181,7 @@ class _Run:
                 pack_shard(folder, length, self.plan.overlong)
 
     def describe(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """All that the manifest says."""
+        """Return the content of the manifest, but for its format and key."""
         from importlib.metadata import version
 
         plan = self.plan
@@ -215,11 +215,11 @@ class _Run:
 
     def _report(self, item: str) -> dict[str, Any]:
         report = self.texts[item].report
-        assert report is not None  # it was complete when it was put here
+        assert report is not None  # only complete texts are put here
         return report
 
     def forget_the_rest(self) -> None:
-        """Remove what earlier runs left that this one has no use for."""
+        """Remove files of earlier runs that this one does not use."""
         keys = {text.key for text in self.texts.values()} | {folder.name for folder in self.shards.values()}
         steps = [*(self.out / "clean").iterdir(), *(self.out / "shards").iterdir()]
         unused = [path for path in steps if path.name.partition(".")[0] not in keys]

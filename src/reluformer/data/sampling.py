@@ -1,4 +1,4 @@
-"""A random sample of sentence pairs: the same one whatever the order of the inputs, in one pass over them."""
+"""A random sample of sentence pairs in one pass over the inputs, the same whatever their order."""
 
 import hashlib
 import heapq
@@ -7,7 +7,7 @@ from itertools import chain
 
 from reluformer.data.documents import Document, Languages, read_documents
 
-Drawn = tuple[int, str, str, str]  # the pair's lot, where it was, its sides
+Drawn = tuple[int, str, str, str]  # the pair's lot, its place, source, target
 
 
 def sample_pairs(
@@ -17,16 +17,16 @@ def sample_pairs(
     seed: int = 0,
     watch: Callable[[int], None] = lambda done: None,
 ) -> list[Document]:
-    """So many pairs as documents of one sentence each, in random order; all of them where there are no more.
+    """Draw ``count`` pairs, or all if there are fewer, as documents of one sentence each, in random order.
 
-    Every pair draws a lot, a hash of the seed and of its text, and the lowest win; twice the same pair wins once.
+    Every pair draws a lot, a hash of the seed and of its text, and the lowest win; a repeated pair wins only once.
 
     Args:
         items: Inputs, see :mod:`reluformer.data.documents`.
-        languages: Of the two sides.
-        count: How many.
-        seed: Another seed, another sample.
-        watch: Told how many pairs have been read.
+        languages: Languages of the two sides.
+        count: Number of pairs to draw.
+        seed: Seed of the lots: another seed, another sample.
+        watch: Called with the number of pairs read so far.
     """
     winners: list[tuple[int, Drawn]] = []  # a heap with the highest lot on top
     lots: set[int] = set()

@@ -1,9 +1,9 @@
-"""Which letters a language is written with."""
+"""The scripts that languages are written in, and which letters belong to them."""
 
 import functools
 import re
 
-# Blocks of Unicode, as ranges of a regular expression. Rough on purpose: they tell Russian from English, no more.
+# Unicode blocks as ranges of a regular expression. Rough on purpose: they tell Russian from English, no more.
 SCRIPTS = {
     "Latin": "A-Za-zªºÀ-ÖØ-öø-ʯḀ-ỿ\u2c60-\u2c7f\ua722-\ua7ff\ufb00-\ufb06Ａ-Ｚａ-ｚ",
     "Cyrillic": "\u0400-\u052f\u1c80-\u1c8f\u2de0-\u2dff\ua640-\ua69f",
@@ -43,17 +43,17 @@ _WRITTEN_IN = {
 }
 LANGUAGES = {language: scripts for scripts, names in _WRITTEN_IN.items() for language in names.split()}
 
-# How many letters of an alphabet one character is worth, when lengths are compared.
+# How many letters of an alphabet one character counts for when lengths are compared.
 WEIGHTS = {"zh": 3.0, "ja": 2.0, "ko": 2.0}
 
 
 def base(language: str) -> str:
-    """``pt_BR`` without its region."""
+    """Return a language code without its region: ``pt`` for ``pt_BR``."""
     return re.split("[-_]", language.lower())[0]
 
 
 def share_in_script(text: str, language: str) -> float:
-    """Share of the letters of a text that belong to the language's script; 1 if it has none, or the language is new."""
+    """Return the share of a text's letters in the language's script; 1 without letters or for an unknown language."""
     foreign = _foreign_letters(base(language))
     if foreign is None:
         return 1.0
@@ -61,13 +61,13 @@ def share_in_script(text: str, language: str) -> float:
     if latin and text.isascii():
         return 1.0
     letters = sum(map(str.isalpha, text))
-    # Not all that matches is a letter: there are numbers, such as the raised 2 of a square metre, that are no digits.
+    # Not every match is a letter: some numbers, such as the raised 2 of a square metre, are no digits to ``\d``.
     return 1.0 - sum(map(str.isalpha, pattern.findall(text))) / letters if letters else 1.0
 
 
 @functools.cache
 def _foreign_letters(language: str) -> tuple[re.Pattern[str], bool] | None:
-    """A letter that is not of the language's script; and whether the plain ones of ASCII are."""
+    """Return a pattern for one letter outside the language's script, and whether ASCII letters belong to the script."""
     if language not in LANGUAGES:
         return None
     own = "".join(SCRIPTS[script] for script in LANGUAGES[language])

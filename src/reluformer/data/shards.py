@@ -1,13 +1,13 @@
-"""A shard: one input as tokens, a folder of arrays.
+"""A shard: one input as tokens, in a folder of arrays.
 
 ======================  ========================================================================================
-``source.tokens.bin``   tokens of all sentences, ``<sep>`` behind each; uint16, or uint32 for a large vocabulary
-``source.starts.bin``   where every sentence begins in them, and where the last ends; int64
-``target.*.bin``        the same of the other side
-``documents.bin``       of every document, and once more behind the last, :data:`DOCUMENT`
-``names.bin``           the documents' names, one behind the other; UTF-8
+``source.tokens.bin``   tokens of all sentences, each followed by ``<sep>``; uint16, or uint32 for a large vocabulary
+``source.starts.bin``   where every sentence begins in the tokens, and where the last ends; int64
+``target.*.bin``        the same for the target
+``documents.bin``       a :data:`DOCUMENT` for every document, and one more that marks the end
+``names.bin``           the names of all documents, concatenated; UTF-8
 ``chunks-512-cut.bin``  the packing to one length, :data:`reluformer.data.packing.CHUNK`; its counts beside it as JSON
-``shard.json``          counts, the type of the tokens, size and SHA-256 of every file; written last
+``shard.json``          counts, the dtype of the tokens, size and SHA-256 of every file; written last
 ======================  ========================================================================================
 """
 
@@ -29,28 +29,28 @@ from reluformer.data.packing import CHUNK, Overlong, pack
 from reluformer.data.tokenizer import SEP_ID, encode, load_encoder
 
 SIDES = ("source", "target")
-# Where a document begins in the shard's sentences; the number of that sentence in its document; where its name begins.
+# Index of a document's first sentence in the shard, number of that sentence in its document, and where its name begins.
 DOCUMENT = np.dtype([("sentence", "<i8"), ("first", "<i8"), ("name", "<i8")])
 DOCUMENTS_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True)
 class EncodedBatch:
-    """Some documents as tokens: per side all of them in a row, and the length of every sentence with its ``<sep>``."""
+    """Some documents as tokens: per side one array of tokens, and the length of every sentence with its ``<sep>``."""
 
     tokens: dict[str, np.ndarray]
     lengths: dict[str, np.ndarray]
-    documents: list[tuple[int, int, bytes]]  # sentences, number of the first, name
+    documents: list[tuple[int, int, bytes]]  # number of sentences, number of the first, name
 
 
 def token_type(vocabulary: int) -> np.dtype:
-    """The smallest type that holds the tokens."""
+    """Return the smallest dtype that holds every token of a vocabulary."""
     return np.dtype("<u2" if vocabulary <= 1 << 16 else "<u4")
 
 
 @dataclass(frozen=True)
 class BatchEncoder:
-    """From lines of JSON to tokens; it travels to other processes, which open the tokeniser themselves."""
+    """Encodes lines of JSON as tokens; it can be sent to other processes, which open the tokeniser themselves."""
 
     tokenizer: Path
     languages: Languages
@@ -73,7 +73,7 @@ class BatchEncoder:
 
 @functools.lru_cache(1)
 def _encoder(folder: Path, changed: int) -> Any:
-    """The tokeniser of a folder, as it was when it was last changed."""
+    """Load the tokeniser of a folder, cached until the file changes."""
     return load_encoder(folder)
 
 
@@ -117,19 +117,19 @@ def write_shard(folder: Path, batches: Iterable[EncodedBatch], dtype: np.dtype) 
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a shard is there, with all its files."""
+    """Return whether a shard exists with all its files."""
     about = read_json(folder / "shard.json")
     return about is not None and not damaged(folder, about["files"])
 
 
 def damaged(folder: Path, files: dict[str, dict[str, Any]]) -> list[Path]:
-    """Files that are not there, or not in their size."""
+    """Return the files that are missing or have another size than recorded."""
     sizes = {folder / name: about["bytes"] for name, about in files.items()}
     return [path for path, size in sizes.items() if not path.exists() or path.stat().st_size != size]
 
 
 def pack_shard(folder: Path, length: int, overlong: Overlong) -> dict[str, Any]:
-    """Write the packing to one length beside the tokens, unless it is there; returns its counts, size and hash."""
+    """Write the packing to one length beside the tokens, unless it exists, and return its counts, size and hash."""
     path = folder / f"{chunk_name(length, overlong)}.bin"
     note = path.with_suffix(".json")
     known = read_json(note)
@@ -154,12 +154,12 @@ def pack_shard(folder: Path, length: int, overlong: Overlong) -> dict[str, Any]:
 
 
 def chunk_name(length: int, overlong: Overlong) -> str:
-    """Name of a packing, without a suffix."""
+    """Return the file name of a packing, without a suffix."""
     return f"chunks-{length}-{overlong}"
 
 
 def line_batches(path: Path, size: int, watch: Callable[[int], None]) -> Iterator[list[bytes]]:
-    """Lines of a file, about ``size`` bytes at a time; ``watch`` is told how far it is."""
+    """Iterate over the lines of a file, about ``size`` bytes at a time; ``watch`` is told how many bytes are read."""
     with path.open("rb") as file:
         while batch := file.readlines(size):
             yield batch

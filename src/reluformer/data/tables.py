@@ -1,4 +1,4 @@
-"""Prepared data on the console."""
+"""Tables and examples of prepared data for the console."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -14,18 +14,18 @@ from reluformer.data.packing import split_sentences
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-WIDTH = 118  # where nobody watches: a log, a file
-SHOWN = 6  # sentences of an example
+WIDTH = 118  # columns where output is no terminal: a log, a file
+SHOWN = 6  # sentences shown of an example
 
 
 def console() -> Console:
-    """Standard output, wide where it is not a terminal."""
+    """Return a console for standard output, with a fixed width where it is not a terminal."""
     plain = Console()
     return plain if plain.is_terminal else Console(width=WIDTH)
 
 
 def split_table(manifest: dict[str, Any]) -> Table:
-    """What every split holds, and how many pairs were left out for what reason."""
+    """Tabulate what every split holds, and how many pairs were dropped for which reason."""
     source, target = manifest["languages"]
     title = f"{source}-{target}, vocabulary of {manifest['vocabulary']:,}"
     reasons = [reason for reason in REASONS if any(shard["cleaning"]["dropped"][reason] for shard in _shards(manifest))]
@@ -41,7 +41,7 @@ def split_table(manifest: dict[str, Any]) -> Table:
 
 
 def packed_table(manifest: dict[str, Any]) -> Table:
-    """Examples by length."""
+    """Tabulate the examples of every split by packed length."""
     dropping = manifest["overlong"] == "drop"
     columns = ["", "length", "examples", "sentences each", "longest", "dropped" if dropping else "cut"]
     table = _table("packed", columns)
@@ -57,7 +57,7 @@ def packed_table(manifest: dict[str, Any]) -> Table:
 
 
 def dropped_lines(manifest: dict[str, Any]) -> Iterator[str]:
-    """Examples of what was left out."""
+    """Iterate over lines that show examples of dropped pairs."""
     for reason, meaning in REASONS.items():
         found = [x for shard in _shards(manifest) for x in shard["cleaning"]["examples"].get(reason, [])]
         for example in found[:3]:
@@ -66,7 +66,7 @@ def dropped_lines(manifest: dict[str, Any]) -> Iterator[str]:
 
 
 def example_lines(packed: PackedDataset, i: int, tokenizer: "PreTrainedTokenizerFast") -> Iterator[str]:
-    """An example as text, sentence by sentence."""
+    """Iterate over lines that show an example as text, sentence by sentence."""
     document, first = packed.origin(i)
     count = int(packed.sentences[i])
     tokens = f"{packed.source_lengths[i]} and {packed.target_lengths[i]} tokens"

@@ -1,8 +1,8 @@
 """Translation memories: TMX, read unit by unit.
 
-Units that follow each other and name the same document (``<prop type="document">``) are one; units that name none
-belong to the document of the file, which a property of the header may name. A unit without one of the languages keeps
-its place with an empty side, so that cleaning sees the gap.
+Consecutive units that name the same document (``<prop type="document">``) form one; units that name none belong to the
+document of the file, which a property of the header may name. A unit that lacks one of the languages keeps its place
+with an empty side, so that cleaning sees the gap.
 """
 
 from collections.abc import Iterator
@@ -14,12 +14,12 @@ from reluformer.data.documents import Document, Languages, check_text
 from reluformer.data.files import DataError, open_bytes
 
 DOCUMENT_PROPERTIES = ("document", "x-document", "doc", "docid")
-CODES = ("bpt", "ept", "it", "ph", "ut")  # what they hold is another program's markup, not text
+CODES = ("bpt", "ept", "it", "ph", "ut")  # elements that hold another program's markup, not text
 LANGUAGE = "{http://www.w3.org/XML/1998/namespace}lang"
 
 
 def read_tmx(path: Path, languages: Languages) -> Iterator[Document]:
-    """Documents of a TMX file."""
+    """Read the documents of a TMX file."""
     seen: set[str] = set()
     names: dict[str, int] = {}
     for name, units in groupby(_units(path, languages, seen), key=lambda unit: unit[0]):
@@ -55,10 +55,10 @@ def _units(path: Path, languages: Languages, seen: set[str]) -> Iterator[tuple[s
                     )
                     yield _document(element) or document, source, target
                     for body in root:
-                        body.clear()  # what was read must not pile up
+                        body.clear()  # or units already read would pile up in memory
         except DataError:
             raise
-        except (ParseError, LookupError, ValueError) as error:  # the others: of an encoding that cannot be read
+        except (ParseError, LookupError, ValueError) as error:  # the last two: an encoding that cannot be read
             raise DataError(f"{path} is no XML: {error}") from None
 
 
@@ -75,7 +75,7 @@ def _variants(unit: Element) -> Iterator[tuple[str, str]]:
 
 
 def _text(element: Element) -> Iterator[str]:
-    """Text of a segment, with that of highlights in it, without codes."""
+    """Iterate over the text of a segment, that of highlights included and that of codes left out."""
     yield element.text or ""
     for child in element:
         if child.tag not in CODES:
@@ -84,6 +84,6 @@ def _text(element: Element) -> Iterator[str]:
 
 
 def _speaks(tag: str, language: str) -> bool:
-    """``en-GB`` speaks ``en``, and ``pt_BR`` is ``pt-BR``."""
+    """Return whether a tag is of a language: ``en-GB`` is of ``en``, and ``pt_BR`` is the same as ``pt-BR``."""
     tag, language = (name.lower().replace("_", "-") for name in (tag, language))
     return tag == language or tag.startswith(f"{language}-")

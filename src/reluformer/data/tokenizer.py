@@ -1,7 +1,7 @@
-"""One vocabulary for both languages: byte-level BPE, in which no text is unknown and every text comes back as it was.
+"""One vocabulary for both languages: byte-level BPE, in which no text is unknown and decoding restores it exactly.
 
-Text is always text: a sentence that holds ``</s>`` or ``<sep>`` in so many letters is not taken for the token. Tokens
-that structure a sequence come from code alone, see :mod:`reluformer.data.packing`.
+Text is always text: ``</s>`` or ``<sep>`` spelled out in a sentence is not taken for the special token. Tokens that
+structure a sequence come from code alone, see :mod:`reluformer.data.packing`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 
 PAD, BOS, EOS, UNK, SEP = SPECIALS = ("<pad>", "<s>", "</s>", "<unk>", "<sep>")
 PAD_ID, BOS_ID, EOS_ID, UNK_ID, SEP_ID = range(len(SPECIALS))
-SMALLEST = len(SPECIALS) + 256  # with every byte, and not one merge
-LARGEST = 1 << 22  # there is room for all of them before the first is found
+SMALLEST = len(SPECIALS) + 256  # every byte, and not a single merge
+LARGEST = 1 << 22  # training allocates room for all of them before it finds the first
 LONGEST_TOKEN = 32  # characters: a row of dashes is no word
 
 
 def check_size(name: str, size: int) -> None:
-    """Refuse a vocabulary that cannot be."""
+    """Refuse an impossible size of a vocabulary."""
     if not SMALLEST <= size <= LARGEST:
         takes = f"{SMALLEST} tokens or more (special ones and bytes), at most {LARGEST}"
         raise DataError(f"{name} takes {takes}, got {size}")
 
 
 def train_tokenizer(texts: Iterable[str], size: int) -> "PreTrainedTokenizerFast":
-    """Learn a tokeniser; the same texts in the same order give the same one.
+    """Learn a tokeniser; the same texts in the same order give the same tokeniser.
 
     Args:
         texts: Sentences of both languages.
-        size: Of the vocabulary, special tokens and the 256 bytes included; little text may fill less.
+        size: Size of the vocabulary, special tokens and the 256 bytes included; a small text may yield fewer tokens.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
@@ -70,17 +70,17 @@ def train_tokenizer(texts: Iterable[str], size: int) -> "PreTrainedTokenizerFast
 
 
 def load_encoder(folder: Path) -> "Tokenizer":
-    """The bare tokeniser of a folder, for :func:`encode`: what transformers puts around it costs time."""
+    """Load the bare tokeniser of a folder for :func:`encode`, without the wrapper of transformers, which costs time."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.encode_special_tokens = True  # here, too, text is text
+    tokenizer.encode_special_tokens = True  # text that spells a special token stays text, here too
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
 
 
 def encode(tokenizer: "Tokenizer", sentences: Sequence[str]) -> list[list[int]]:
-    """Tokens of every sentence, without special ones."""
+    """Encode sentences as lists of tokens, without special tokens."""
     encoded = tokenizer.encode_batch_fast(list(sentences), add_special_tokens=False)
     return [sentence.ids for sentence in encoded]

@@ -1,4 +1,4 @@
-"""Work in several processes, in order, with few batches under way: memory does not grow with the corpus."""
+"""An ordered map over several processes, with few batches in flight: memory does not grow with the corpus."""
 
 import contextlib
 import multiprocessing
@@ -20,11 +20,11 @@ OrderedMap = Callable[[Callable[[In], Out], Iterable[In]], Iterator[Out]]
 
 @contextlib.contextmanager
 def workers(count: int) -> Iterator[OrderedMap[Any, Any]]:
-    """A ``map`` over so many processes; with one, it is this one."""
+    """Provide a ``map`` over ``count`` processes; with one, the work is done in this process."""
     if count < 2:
         yield map
         return
-    # Forked processes inherit locks that threads of ours may hold, those of the tokenisers among them: start afresh.
+    # Forked processes would inherit locks that our threads may hold, those of the tokenisers among them: spawn instead.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(count, mp_context=context, initializer=_start) as pool:
         _start_all(pool, count)
@@ -36,27 +36,27 @@ def workers(count: int) -> Iterator[OrderedMap[Any, Any]]:
                 'below `if __name__ == "__main__":`'
             ) from None
         except BaseException:
-            with _deaf():  # a second Ctrl-C in here would leave processes that wait for each other
+            with _deaf():  # a second Ctrl-C here would leave processes waiting for each other
                 pool.shutdown(cancel_futures=True)
             raise
 
 
 def refuse_in_workers() -> None:
-    """Say what is wrong where a script runs again in its own worker processes, which would wait for each other."""
+    """Refuse to run where a script runs again in its own worker processes, which would wait for each other."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # as multiprocessing itself asks
         raise DataError('a script that prepares data must do so below `if __name__ == "__main__":`')
 
 
 def _start_all(pool: ProcessPoolExecutor, count: int) -> None:
-    """Start the processes deaf to Ctrl-C, which reaches all of a terminal: the parent ends its own."""
-    with _deaf():  # they inherit it
+    """Start the processes deaf to Ctrl-C, which reaches every process of a terminal: the parent ends its own."""
+    with _deaf():  # the processes inherit this
         for _ in range(count):
             pool.submit(int)
 
 
 @contextlib.contextmanager
 def _deaf() -> Iterator[None]:
-    """Ctrl-C is not heard, where that can be had: in the main thread."""
+    """Ignore Ctrl-C where that is possible: in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -80,12 +80,12 @@ def _ordered(
 
 
 def _start() -> None:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # every core has its process
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # every core has a process already
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for work for ever."""
+    """End this worker when its parent is killed, instead of waiting for work for ever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

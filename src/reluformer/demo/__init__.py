@@ -1,1 +1,1 @@
-"""``reluformer demo``: a document translated by the model in the box, and a look inside; or the operator alone."""
+"""``reluformer demo``: a document translated by the bundled model with a look inside, or the operator alone."""

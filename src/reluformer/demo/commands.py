@@ -1,4 +1,4 @@
-"""The options of ``reluformer demo``: parse, run, show."""
+"""Command line of ``reluformer demo``: parse options, run the demo, show the result."""
 
 import sys
 from pathlib import Path
@@ -26,7 +26,7 @@ def demo(
         Path | None, typer.Option(help="folder of a model that translates English; by default the one in the box")
     ] = None,
 ) -> None:
-    """Translate a document that ships with the package, offline, and show what the memories of the model did."""
+    """Translate a document that ships with the package, offline, and show what the model's memories did."""
     if what not in DEMOS:
         raise typer.BadParameter(f"takes {' or '.join(DEMOS)}, got {what!r}", param_hint="WHAT")
     for option, value in (("--out", out), ("--model", model)):
@@ -62,7 +62,7 @@ def _translate(model: Path | None, out: Path) -> None:
         found = Demonstration.of(folder)
     except DataError as error:
         raise typer.BadParameter(" ".join(str(error).split())) from None
-    try:  # the page comes first, for whoever reads the rest may have seen enough
+    try:  # the page is written first: whoever reads the output below may stop reading at any time
         with written_file(out) as file:
             file.write(page(found).encode())
     except OSError as error:

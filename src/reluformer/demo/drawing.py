@@ -1,6 +1,6 @@
-"""Attention on a page: whole maps as pictures, sentences as drawings; both follow the page from light to dark.
+"""Attention on a page: whole maps as bitmaps, sentences as SVG drawings; both suit a light and a dark page.
 
-A weight of exactly zero is not painted at all: what shows there is the page.
+A weight of exactly zero is not painted at all: the page shows through.
 """
 
 import base64
@@ -11,16 +11,16 @@ from typing import Any
 
 from reluformer.demo.heads import Head
 
-INK = (37, 99, 235)  # reads on white and on black
-FAINTEST = 0.14  # of a weight above zero, however small
-LEVELS = 32  # of the paint: the fewer, the smaller the file
-CELL = 22  # of a drawing, in its own units
-ROOM = 96  # for the tokens beside it
-LONGEST = 12  # characters of a token
+INK = (37, 99, 235)  # visible on white and on black
+FAINTEST = 0.14  # opacity of a weight above zero, however small
+LEVELS = 32  # of opacity: the fewer, the smaller the file
+CELL = 22  # size of a cell, in units of the drawing
+ROOM = 96  # space for the tokens beside the cells
+LONGEST = 12  # characters shown of a token
 
 
 def whole_map(head: Head) -> str:
-    """Every weight of a window as one dot, lines between the sentences."""
+    """Draw every weight of a window as one dot, with lines between sentences."""
     n, m = head.map.weights.shape
     rows, columns = (_ends(side) for side in (head.queries.sentences, head.keys.sentences))
     lines = "".join(f"M0 {y}H{m}" for y in rows) + "".join(f"M{x} 0V{n}" for x in columns)
@@ -33,7 +33,7 @@ def whole_map(head: Head) -> str:
 
 
 def sentence_map(head: Head, sentence: int) -> str:
-    """One sentence and its translation, token by token."""
+    """Draw the weights between a sentence and its translation, token by token."""
     rows, columns = (
         [i for i, number in enumerate(side.sentences) if number == sentence] for side in (head.queries, head.keys)
     )
@@ -68,7 +68,7 @@ def _name(head: Head) -> str:
 
 
 def _label(head: Head, position: int, key: bool = False) -> str:
-    """The token at a row or column. A row of the decoder is called after the token that it writes, the next one."""
+    """Return the token at a row or column; a row of the decoder has the name of the next token, which it writes."""
     names = head.map.keys if key else [*head.map.queries[1:], "</s>"]
     text = names[position].strip() or "·"
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
@@ -79,12 +79,12 @@ def _ends(sentences: list[int]) -> list[int]:
 
 
 def _paint(share: Any) -> Any:
-    """How strong weights are painted: by their square roots, so that one large weight leaves the rest visible."""
+    """Return the opacity of weights, by their square roots, so that one large weight leaves the rest visible."""
     return FAINTEST + (1 - FAINTEST) * share**0.5
 
 
 def _png(head: Head) -> bytes:
-    """The weights as a picture of one colour that is more or less opaque."""
+    """Render the weights as a PNG of one colour in varying opacity."""
     import numpy as np
     from matplotlib.image import imsave
 

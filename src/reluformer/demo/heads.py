@@ -1,4 +1,4 @@
-"""Which heads to show: those that know where to look, and those that look into other sentences."""
+"""Choice of the heads to show: those that know where to look, and those that look into other sentences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,10 +11,10 @@ from reluformer.report.maps import AttentionMap
 from reluformer.translation.attention import window_maps
 from reluformer.translation.translator import Translator, Written
 
-CROSS = 2  # heads of the cross-attention
-LOOKS = 6  # of a head into other sentences
+CROSS = 2  # heads of cross-attention to show
+LOOKS = 6  # weights into other sentences to show for a head
 
-# The text beside the heads, in the words of the measures below.
+# Text beside the heads, which explains the measures below.
 RULE = (
     "Information: the entropy of the average row less the average entropy of the rows, in nats. It is high where every "
     "row has keys of its own, and 0 where all look at the same ones. Reach: the share of the mass that lies in other "
@@ -25,7 +25,7 @@ RULE = (
 
 @dataclass(frozen=True)
 class Look:
-    """One weight between two sentences: who asks, whom, and with how much of the row's mass."""
+    """One weight between two sentences: the word that looks, the word it looks at, and the share of the row's mass."""
 
     query: str
     query_sentence: int
@@ -36,7 +36,7 @@ class Look:
 
 @dataclass(frozen=True)
 class Side:
-    """The positions along one axis of a map: the sentence of each, counted from 0, and the words."""
+    """The positions along one axis of a map: the sentence of every position, counted from 0, and the words."""
 
     sentences: list[int]
     words: list[Word]
@@ -47,11 +47,11 @@ class Head:
     """A head on one window.
 
     Attributes:
-        map: Its weights.
-        information: In nats, see :data:`RULE`.
-        reach: Share of the mass in other sentences.
-        queries: What stands at its rows.
-        keys: What stands at its columns.
+        map: Weights of the head.
+        information: Information in nats, see :data:`RULE`.
+        reach: Share of the mass that lies in other sentences.
+        queries: Positions of the rows.
+        keys: Positions of the columns.
     """
 
     map: AttentionMap
@@ -63,16 +63,16 @@ class Head:
 
 @dataclass(frozen=True)
 class HeadsShown:
-    """Heads of the cross-attention, most information first, and one of each self-attention."""
+    """Heads of cross-attention, most information first, and one head of each self-attention."""
 
     cross: list[Head]
     context: list[Head]
 
 
 def choose_heads(translator: Translator, written: Written) -> HeadsShown:
-    """The heads to show of a window."""
+    """Choose the heads to show of a window."""
     source, target = (_side(translator, tokens) for tokens in (written.source, written.target))
-    # A row of the decoder stands for the token that it is about to write, but as a key for the one before.
+    # A decoder position stands for the token that it is about to write; in self-attention for the one that it has read.
     before = Side([0, *target.sentences][: len(target.sentences)], [_moved(word) for word in target.words])
     heads: dict[str, list[Head]] = {"cross": [], "decoder": [], "encoder": []}
     for drawn in window_maps(translator, written, ["*:*:*"]):
@@ -87,7 +87,7 @@ def choose_heads(translator: Translator, written: Written) -> HeadsShown:
 
 
 def measured(drawn: AttentionMap, queries: Side, keys: Side) -> Head:
-    """A head with its measures; rows without weight count for nothing."""
+    """Return a head with its measures, from which dead rows are left out."""
     rows = _distributions(drawn.weights)  # (N, M)
     live = rows[rows.sum(-1) > 0]
     own = torch.tensor(queries.sentences)[:, None] == torch.tensor(keys.sentences)  # (N, M)
@@ -99,9 +99,9 @@ def measured(drawn: AttentionMap, queries: Side, keys: Side) -> Head:
 
 
 def strongest_looks(head: Head) -> list[Look]:
-    """What words of one sentence look at in another, each word once.
+    """Return the strongest weights from words of one sentence to words of another, each word once.
 
-    Strong is a share that is many times an even one: half of a row among three keys is nothing to speak of.
+    A weight is strong if its share is many times an even one: half of a row among three keys is unremarkable.
     """
     shares = by_words(head.map.weights, head.queries.words, head.keys.words)  # (words, words)
     queries, keys = (torch.tensor([side.sentences[w.start] for w in side.words]) for side in (head.queries, head.keys))
@@ -119,12 +119,12 @@ def strongest_looks(head: Head) -> list[Look]:
 
 
 def by_words(weights: Tensor, queries: Sequence[Word], keys: Sequence[Word]) -> Tensor:
-    """Shares that words give to words, ``(queries, keys)``, from weights ``(N, M)`` of tokens."""
+    """Return the shares that words give to words, ``(queries, keys)``, from weights ``(N, M)`` of tokens."""
     rows = _distributions(weights)  # (N, M)
     n, m = rows.shape
     asks, gives = (torch.zeros(len(words), size).double() for words, size in ((queries, n), (keys, m)))
     for i, word in enumerate(queries):
-        asks[i, word.start : word.end] = 1 / word.tokens  # the mean of its rows
+        asks[i, word.start : word.end] = 1 / word.tokens  # the mean over its rows
     for j, word in enumerate(keys):
         gives[j, word.start : word.end] = 1.0
     return asks @ rows @ gives.T
@@ -140,7 +140,7 @@ def _moved(word: Word) -> Word:
 
 
 def _distributions(weights: Tensor) -> Tensor:
-    """Rows of positive weights that sum to one, or to nothing where there are none."""
+    """Return rows of positive weights normalised to sum to one; dead rows stay zero."""
     positive = weights.double().clamp_min(0)
     total = positive.sum(-1, keepdim=True)
     return positive / total.where(total > 0, 1.0)
@@ -152,6 +152,6 @@ def _entropy(rows: Tensor) -> Tensor:
 
 
 def _letters(text: str) -> str:
-    """A word without what stands around it; nothing if it has no letter."""
+    """Return a word without the punctuation around it, or an empty string if it has no letter."""
     found = text.strip(".,;:!?()\"'»«„“”%")
     return found if any(map(str.isalpha, found)) else ""

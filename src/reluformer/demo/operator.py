@@ -1,4 +1,4 @@
-"""``reluformer demo operator``: the operator at work on this machine, every number computed as you watch."""
+"""``reluformer demo operator``: the operator at work on this machine, every number computed on the spot."""
 
 import torch
 from rich.console import Console

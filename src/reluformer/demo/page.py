@@ -1,4 +1,4 @@
-"""The demo as one page that needs nothing else: text, pictures, styles and the script are inside."""
+"""The demo as one self-contained page: text, pictures, styles and the script are inside."""
 
 import html
 import json
@@ -15,8 +15,8 @@ from reluformer.demo.words import Word
 from reluformer.memory.activations import FUSED
 from reluformer.memory.settings import MemorySettings
 
-LEAST = 0.02  # of a row's mass, for a weight that the page points at
-WIDEST = 22  # tokens of a sentence that is drawn one by one
+LEAST = 0.02  # share of a row's mass from which the page colours a word
+WIDEST = 22  # tokens of a sentence that can be drawn token by token
 WHERE = {
     "encoder": "In the encoder, a head that reads across sentences",
     "decoder": "In the decoder, a head that looks back",
@@ -24,7 +24,7 @@ WHERE = {
 
 
 def page(found: Demonstration) -> str:
-    """The whole file."""
+    """Return the whole page as HTML."""
     style, script = (files("reluformer.demo").joinpath(f"page.{kind}").read_text("utf-8") for kind in ("css", "js"))
     body = [_lead(found), _translation(found), _alignment(found), _context(found), _memories(found), _next()]
     return (
@@ -59,7 +59,7 @@ def _lead(found: Demonstration) -> str:
 
 
 def _formula(settings: MemorySettings) -> str:
-    """The weights of attention, as this model has them."""
+    """Return the formula of this model's attention weights as HTML."""
     bias, power = "" if settings.bias is None else " + b", FUSED[settings.activation]
     raised = "" if power == 1 else f"<sup>{power}</sup>"
 
@@ -93,7 +93,7 @@ def _translation(found: Demonstration) -> str:
 
 
 def _words(sentences: Sequence[Sequence[Word]], side: str) -> list[str]:
-    """Sentences whose words can be pointed at: each is called after its side and its number in the document."""
+    """Return sentences as HTML whose words can be pointed at: an id is the side and a word's number in the document."""
     numbers = count()
     return [
         " ".join(f'<span id="{side}{next(numbers)}">{html.escape(word.text)}</span>' for word in sentence)
@@ -163,7 +163,7 @@ def _caption(head: Head) -> str:
 
 
 def _detail(head: Head) -> int:
-    """The longest sentence of the window that is not too long to be drawn, or else the shortest."""
+    """Return the longest sentence of the window that is not too long to draw, or the shortest if all are."""
     sides = (head.queries.sentences, head.keys.sentences)
     longest = {number: max(side.count(number) for side in sides) for number in sorted(set(sides[1]))}
     fitting = {number: count for number, count in longest.items() if count <= WIDEST}
@@ -171,11 +171,11 @@ def _detail(head: Head) -> int:
 
 
 def _looks(found: Demonstration) -> list[list[list[int]]]:
-    """For every word of the translation, which words of the source it looked at and with what share, in percent."""
+    """Return, for every word of the translation, the source words that it looked at and their shares in percent."""
     firsts = [0, *accumulate(len(pair.source) for pair in found.pairs)]  # number of the first word of every sentence
     looks = []
     for written, shares in zip(found.windows, found.alignment, strict=True):
-        # A window begins with its context, whose words belong to sentences that counted before.
+        # A window begins with its context, whose sentences count in an earlier window.
         first = firsts[written.window.start]
         for row in shares:
             seen = (row >= LEAST).nonzero().flatten().tolist()

@@ -1,4 +1,4 @@
-"""The translation that the demo shows: a document through a model, timed, and what its memories did meanwhile."""
+"""The translation that the demo shows: a document through a model, timed, with a report of what its memories did."""
 
 import time
 from collections.abc import Sequence
@@ -25,31 +25,32 @@ from reluformer.translation.engine import THREADS
 from reluformer.translation.progress import sentences_done
 from reluformer.translation.translator import Translator, Written
 
-DOCUMENT = "speech.txt"  # a sentence a line, its title first
+DOCUMENT = "speech.txt"  # a sentence per line, the title first
 
 
 @dataclass(frozen=True)
 class Demonstration:
-    """All that is shown.
+    """Everything that the demo shows.
 
     Attributes:
-        model: What to call the model.
-        languages: What it translates, if that is known.
-        settings: Of its cross-attention.
-        machine: Where it ran, in words.
-        parameters: Of the model.
-        megabytes: Of its weights on the disk.
-        dtype: That the search multiplied.
-        sentences: The document.
-        translations: One for each.
-        seconds: That the translation took; loading and measuring are not in it.
-        windows: What went through the model, in the order of the document.
-        pairs: The sentences again, as words with the places of their tokens.
-        longest: The longest of the windows: the one that is measured and drawn.
-        report: What every memory did on it.
-        heads: Those of its attention that are shown.
+        model: Display name of the model.
+        languages: Languages that the model translates, if known.
+        settings: Settings of its cross-attention.
+        machine: Description of the machine that it ran on.
+        parameters: Number of the model's parameters.
+        megabytes: Size of its weights on disk.
+        dtype: Data type in which the search multiplied.
+        sentences: Sentences of the document.
+        translations: Translation of every sentence.
+        seconds: Duration of the translation, without loading and measuring.
+        windows: Windows that went through the model, in the order of the document.
+        pairs: The sentences and their translations as words with the positions of their tokens.
+        longest: Longest of the windows, the one that is measured and drawn.
+        report: What every memory did on the longest window.
+        heads: Heads of attention that are shown, on the longest window.
         alignment: For every window, the shares that words of the translation gave to words of the source under the
-            first of these heads, ``(words, words)``: of the sentences that count there, and of all that were read.
+            first of the cross-attention heads, ``(words, words)``: rows are words of sentences that count in this
+            window, columns all words that it read.
     """
 
     model: str
@@ -71,7 +72,7 @@ class Demonstration:
 
     @classmethod
     def of(cls, folder: Path) -> "Demonstration":
-        """Translate the document with the model of a folder; what cannot be is a :class:`DataError`."""
+        """Translate the document with the model of a folder; one that cannot be shown is a :class:`DataError`."""
         translator = Translator.load(folder)
         settings = _settings(folder, translator)
         sentences = document()
@@ -105,13 +106,13 @@ class Demonstration:
 
     @property
     def tokens(self) -> tuple[int, int]:
-        """Of source and target, without the context that windows repeat."""
+        """Number of source and target tokens, without the context that windows repeat."""
         pairs = [(sum(w.tokens for w in pair.source), sum(w.tokens for w in pair.target)) for pair in self.pairs]
         return sum(x for x, _ in pairs), sum(x for _, x in pairs)
 
     @property
     def words(self) -> int:
-        """Of the source."""
+        """Number of words in the source."""
         return sum(len(sentence.split()) for sentence in self.sentences)
 
     def zeros(self, kind: str) -> float:
@@ -122,12 +123,12 @@ class Demonstration:
 
 
 def document() -> list[str]:
-    """The sentences of the document that ships with the package."""
+    """Return the sentences of the document that ships with the package."""
     return files("reluformer.demo").joinpath(DOCUMENT).read_text(encoding="utf-8").splitlines()
 
 
 def _settings(folder: Path, translator: Translator) -> MemorySettings:
-    """What the cross-attention is, in a model that has ReLU everywhere: others have no zeros to show."""
+    """Return the settings of cross-attention; refuse a model without ReLU everywhere, which has no zeros to show."""
     try:
         memories = places(translator.model)
     except ValueError as error:
@@ -142,7 +143,7 @@ def _settings(folder: Path, translator: Translator) -> MemorySettings:
 def _alignment(
     translator: Translator, windows: Sequence[Written], pairs: Sequence[Pair], head: AttentionMap
 ) -> list[Tensor]:
-    """See :class:`Demonstration`."""
+    """Compute the shares between words described in :class:`Demonstration`."""
     choice = HeadChoice(head.site, head.layer, head.head)
     shares = []
     for number, written in enumerate(windows):

@@ -1,4 +1,4 @@
-"""The demo on the console."""
+"""Output of the demo on the console."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ NEXT = (
 
 
 def side_by_side(found: Demonstration) -> Table:
-    """Sentence by sentence, as wide as the terminal."""
+    """Tabulate the document and its translation sentence by sentence, as wide as the terminal."""
     table = Table(box=box.SIMPLE_HEAD, expand=True, pad_edge=False, title_justify="left")
     table.add_column("", justify="right", style="dim", no_wrap=True)
     known = found.languages
@@ -32,7 +32,7 @@ def side_by_side(found: Demonstration) -> Table:
 
 
 def summary(found: Demonstration) -> str:
-    """The numbers."""
+    """Summarise size, speed, zeros and model in a few lines."""
     source, target = found.tokens
     speed = found.words / found.seconds
     return (
@@ -46,7 +46,7 @@ def summary(found: Demonstration) -> str:
 
 
 def goodbye(out: Path) -> str:
-    """Where the page is, and what to do next."""
+    """Say where the page is, and what to do next."""
     lines = [f"Page: [bold]{escape(str(out))}[/], with the maps of attention and what every memory did"]
     return "\n".join([*lines, *(f"{what}: [bold]{escape(command)}[/]" for what, command in NEXT)])
 

@@ -1,4 +1,4 @@
-"""The memory report as tables of a page: zeros of every head as a heat map, and the means of every memory."""
+"""The memory report as HTML tables: the zeros of every head as a heat map, and the means of every memory."""
 
 import html
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ COLUMNS = {
 
 
 def site_grids(report: MemoryReport) -> str:
-    """A grid for every kind of site: layers from top to bottom, heads from left to right."""
+    """Return a grid of zeros for every site: layers from top to bottom, heads from left to right."""
     grids = []
     for name, sites in _by_site(report).items():
         rows = "".join(
@@ -29,7 +29,7 @@ def site_grids(report: MemoryReport) -> str:
 
 
 def site_rows(report: MemoryReport) -> str:
-    """A row for every memory, its heads together."""
+    """Return a table with a row for every memory, its heads pooled."""
     head = "".join(f'<th class="number" title="{html.escape(what)}">{name}</th>' for name, what in COLUMNS.items())
     rows = []
     for name, sites in _by_site(report).items():

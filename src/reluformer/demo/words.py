@@ -1,4 +1,4 @@
-"""Windows as pairs of sentences, and those as words that know their tokens: what a page can point at."""
+"""Windows as pairs of sentences, and sentences as words that know their tokens, so that a page can point at them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 from reluformer.data.tokenizer import EOS_ID, SEP_ID, SPECIALS
 from reluformer.translation.translator import Written
 
-SPACE = "Ġ"  # what begins a token that begins a word, in the alphabet of a byte-level vocabulary
+SPACE = "Ġ"  # a space in the alphabet of a byte-level vocabulary: the first character of a token that begins a word
 
 
 @dataclass(frozen=True)
@@ -15,9 +15,9 @@ class Word:
     """A word of a window, with its punctuation.
 
     Attributes:
-        text: As it reads.
-        start: Place of its first token in its side of the window.
-        end: Place behind its last.
+        text: Text of the word.
+        start: Position of its first token in its side of the window.
+        end: Position after its last token.
     """
 
     text: str
@@ -26,7 +26,7 @@ class Word:
 
     @property
     def tokens(self) -> int:
-        """How many it has."""
+        """Number of tokens."""
         return self.end - self.start
 
 
@@ -35,9 +35,9 @@ class Pair:
     """A sentence and its translation.
 
     Attributes:
-        window: The number of the window in which it counts.
-        source: Its words.
-        target: The words of its translation.
+        window: Index of the window in which the sentence counts.
+        source: Words of the sentence.
+        target: Words of its translation.
     """
 
     window: int
@@ -46,19 +46,19 @@ class Pair:
 
 
 def pairs_of(tokenizer: Any, windows: Sequence[Written]) -> list[Pair]:
-    """The sentences of a document in their order, each from the window in which it counts."""
+    """Return the sentences of a document in order, each from the window in which it counts."""
     pairs = []
     for number, written in enumerate(windows):
         context = written.window.first - written.window.start
         source, target = (sentences_of(tokenizer, side) for side in (written.source, written.target))
-        if written.window.end - written.window.start == 1:  # alone, its translation may have any number of sentences
+        if written.window.end - written.window.start == 1:  # the translation of a single sentence may have any number
             target = [[word for sentence in target for word in sentence]]
         pairs += [Pair(number, *sides) for sides in zip(source[context:], target[context:], strict=True)]
     return pairs
 
 
 def sentences_of(tokenizer: Any, tokens: Sequence[int]) -> list[list[Word]]:
-    """The words of every sentence of one side of a window."""
+    """Return the words of every sentence on one side of a window."""
     sentences: list[list[Word]] = [[]]
     start = 0
     for i, token in enumerate(tokens):
@@ -75,7 +75,7 @@ def sentences_of(tokenizer: Any, tokens: Sequence[int]) -> list[list[Word]]:
 
 
 def sentence_numbers(tokens: Sequence[int]) -> list[int]:
-    """The sentence that each token belongs to, counted from 0; a separator belongs to the one that it ends."""
+    """Return the sentence of every token, counted from 0; a separator belongs to the sentence that it ends."""
     numbers, number = [], 0
     for token in tokens:
         numbers.append(number)

@@ -1,1 +1,1 @@
-"""Training: batches by what they cost, checkpoints and their averages."""
+"""Training: batches by cost, checkpoints and their averages."""

@@ -15,13 +15,13 @@ WEIGHTS = "model.safetensors"
 
 
 def average_checkpoints(folders: Sequence[Path], out: Path) -> None:
-    """Write a model whose every weight is the mean of these models' to the folder ``out``.
+    """Write the model whose every weight is the mean over these checkpoints to the folder ``out``.
 
-    Everything but the weights (configuration, tokenizer) is the last one's. Weights are summed in float32, one tensor
-    at a time, so it needs the memory of one model; ``out`` appears when it is whole.
+    Everything but the weights (configuration, tokenizer) is taken from the last checkpoint. Weights are summed in
+    float32, one tensor at a time, so this needs the memory of one model; ``out`` appears when it is complete.
 
     Raises:
-        ValueError: If there is nothing to average, or a folder holds no model, or another one.
+        ValueError: If there is nothing to average, or if a folder holds no model or a different one.
     """
     if not folders:
         raise ValueError("folders must name at least one checkpoint, got none")

@@ -1,7 +1,7 @@
-"""Batches of similar lengths and like cost, in an order that a seed and an epoch decide.
+"""Batches of similar length and cost, in an order determined by a seed and an epoch.
 
-Padding is wasted, so lengths in a batch should be close; attention is quadratic, so a batch of long documents must hold
-fewer tokens than one of sentences.
+Padding is wasted work, so the lengths in a batch should be close; attention is quadratic, so a batch of long documents
+must hold fewer tokens than one of sentences.
 """
 
 import itertools
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-POOL = 100  # batches that are sorted by length together: more, and epochs look alike; fewer, and lengths are mixed
+POOL = 100  # batches whose examples are sorted together: with more, epochs look alike; with fewer, lengths mix
 
 
 class CostBatches(Sampler[list[int]]):
@@ -21,11 +21,11 @@ class CostBatches(Sampler[list[int]]):
     attention costs as much as everything else.
 
     Args:
-        lengths: Of every example, the longer of source and target.
-        budget: Most cost of a batch, in tokens of short sequences. A longer example comes alone.
-        quadratic: The length at which attention is half of the cost.
-        seed: Together with the epoch decides the order.
-        shuffle: False for batches of the sorted lengths, longest first: for evaluation, and to run out of memory early.
+        lengths: Length of every example, that of the longer of source and target.
+        budget: Maximum cost of a batch, in tokens of short sequences. An example that costs more is a batch by itself.
+        quadratic: Length at which attention is half of the cost.
+        seed: Seed that, together with the epoch, determines the order.
+        shuffle: False for batches in order of length, longest first: for evaluation, and to run out of memory early.
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class CostBatches(Sampler[list[int]]):
         self.lengths = torch.as_tensor(lengths, dtype=torch.long)
         self.budget, self.quadratic, self.seed, self.shuffle = budget, quadratic, seed, shuffle
         self.epoch = 0
-        self._made: tuple[int, list[list[int]]] | None = None  # for this epoch
+        self._made: tuple[int, list[list[int]]] | None = None  # an epoch and its batches
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch, and with it the order."""
         self.epoch = epoch
 
     def cost(self, count: int, length: int) -> float:
-        """What ``count`` sequences padded to this length cost."""
+        """Return the cost of ``count`` sequences padded to this length."""
         return count * length * (1 + length / self.quadratic)
 
     def __iter__(self) -> Iterator[list[int]]:
@@ -69,13 +69,13 @@ class CostBatches(Sampler[list[int]]):
         return [batches[i] for i in torch.randperm(len(batches), generator=random).tolist()]
 
     def _pools(self, order: Tensor) -> Sequence[Tensor]:
-        """Runs of examples that fill about ``POOL`` batches."""
+        """Split examples into runs that fill about ``POOL`` batches each."""
         lengths = self.lengths[order].double()
         filled = (lengths * (1 + lengths / self.quadratic)).cumsum(0)
         return order.split((filled / (POOL * self.budget)).long().bincount().tolist())
 
     def _cut(self, ordered: Tensor) -> list[list[int]]:
-        """Batches of neighbours, as many as the budget allows."""
+        """Cut ordered examples into batches, each as large as the budget allows."""
         batches: list[list[int]] = []
         batch: list[int] = []
         longest = 0
@@ -86,7 +86,7 @@ class CostBatches(Sampler[list[int]]):
                 batch, padded = [], length
             batch.append(i)
             longest = padded
-        # What is left over takes from the last batch: an update of a few examples is noise, and a shape of its own.
+        # The remainder takes examples from the batch before: a batch of a few is a noisy update and a shape of its own.
         while batches and len(batches[-1]) > len(batch) + 1:
             longest = max(longest, int(self.lengths[batches[-1][-1]]))
             if self.cost(len(batch) + 1, longest) > self.budget:
@@ -98,16 +98,16 @@ class CostBatches(Sampler[list[int]]):
 class StagedBatches(Sampler[list[int]]):
     """The batches of a whole run, stage after stage, as one sequence of known length.
 
-    Each stage goes over its own examples, epoch after epoch, for as many batches as it asks for. The sequence is a
-    matter of the seed alone, so a run that was interrupted goes on where it was by leaving out what it has seen.
+    Each stage goes over its own examples, epoch after epoch, for as many batches as it asks for. The sequence depends
+    on the seed alone, so an interrupted run resumes by skipping the batches that it has seen.
 
     Args:
-        stages: The lengths of a stage's examples, and how many batches it takes. Indices count on from stage to stage,
-            as in a concatenation of their data sets.
-        budget: As in :class:`CostBatches`.
-        quadratic: As there.
-        seed: As there.
-        start: Batches to leave out, those that an interrupted run has seen.
+        stages: For every stage, the lengths of its examples and its number of batches. Indices continue from stage to
+            stage, as in a concatenation of the data sets.
+        budget: Maximum cost of a batch, as in :class:`CostBatches`.
+        quadratic: Length at which attention is half of the cost.
+        seed: Seed that determines the order.
+        start: Number of batches to skip, those that an interrupted run has seen.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class StagedBatches(Sampler[list[int]]):
         self.stages, self.budget, self.quadratic, self.seed, self.start = stages, budget, quadratic, seed, start
 
     def __len__(self) -> int:
-        """Of the whole run, whatever the start."""
+        """Return the number of batches of the whole run, whatever the start."""
         return sum(batches for _, batches in self.stages)
 
     def __iter__(self) -> Iterator[list[int]]:

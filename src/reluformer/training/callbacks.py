@@ -1,4 +1,4 @@
-"""What watches a run: a clean stop on a signal, early stopping, and the curve in a file."""
+"""Callbacks that watch a run: a clean stop on a signal, and the curve in a file."""
 
 import json
 import signal
@@ -13,11 +13,11 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 from reluformer.data.files import written_file
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-AGREE_EVERY = 10  # updates: several processes must stop at the same one, and asking each other takes time
+AGREE_EVERY = 10  # updates: several processes must stop at the same one, and agreeing on it takes time
 
 
 class StopOnSignal(TrainerCallback):
-    """Ctrl-C or SIGTERM finishes the update, writes a checkpoint and ends the run; a second one ends it at once."""
+    """Finishes the update, writes a checkpoint and ends the run on Ctrl-C or SIGTERM; a second one ends it at once."""
 
     def __init__(self, accelerator: Any) -> None:
         self.accelerator = accelerator
@@ -25,7 +25,7 @@ class StopOnSignal(TrainerCallback):
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take the signals while it lasts."""
+        """Catch the signals for the duration of the context."""
         before: dict[int, Any] = {}
 
         def catch(number: int, _: Any) -> None:
@@ -40,7 +40,7 @@ class StopOnSignal(TrainerCallback):
                 signal.signal(number, handler)
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Stop here if anybody was told to."""
+        """Stop after this update if any process has received a signal."""
         if self._agreed(state.global_step):
             self.stopped = control.should_save = control.should_training_stop = True
 
@@ -54,13 +54,13 @@ class StopOnSignal(TrainerCallback):
 
 
 class CurveFile(TrainerCallback):
-    """The curve as JSON, a point per line: only what belongs to the run as it stands, also when it was resumed."""
+    """Writes the curve as JSON, a point per line; when a run resumes, points beyond its checkpoint are discarded."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Begin with the points up to the checkpoint."""
+        """Begin the file with the points up to the checkpoint."""
         if state.is_world_process_zero:
             with written_file(self.path) as file:
                 for entry in filter(_is_point, state.log_history):
@@ -69,7 +69,7 @@ class CurveFile(TrainerCallback):
     def on_log(
         self, args: Any, state: TrainerState, control: TrainerControl, logs: dict[str, Any] | None = None, **_: Any
     ) -> None:
-        """Add a point."""
+        """Append a point."""
         if state.is_world_process_zero and logs and _is_point(logs):
             with self.path.open("ab") as file:
                 file.write(self._line(logs, state.global_step))

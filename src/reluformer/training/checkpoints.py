@@ -1,7 +1,7 @@
 """Checkpoints on disk: each is whole or absent, whatever happens while it is written or removed.
 
-One is written under another name and takes its own when all of it is on the disk; it loses its name before it is
-removed. What a killed run left under other names goes when the next one starts.
+A checkpoint is written under another name and takes its own when all of it is on disk; it loses its name before it is
+removed. What a killed run left under other names is removed when the next one starts.
 """
 
 import json
@@ -21,7 +21,7 @@ class CheckpointFolder:
     """The checkpoints of a run.
 
     Args:
-        folder: Where they are, as ``step-1000`` and so on.
+        folder: Folder that holds them, as ``step-1000`` and so on.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -29,21 +29,21 @@ class CheckpointFolder:
         self.staging = folder / "writing"
 
     def steps(self) -> list[int]:
-        """The updates after which there is one, in order."""
+        """Return the steps that have a checkpoint, in order."""
         names = [path.name.removeprefix(PREFIX) for path in self.folder.glob(f"{PREFIX}*")]
         return sorted(int(name) for name in names if name.isdecimal())
 
     def path(self, step: int) -> Path:
-        """The checkpoint of a step."""
+        """Return the path of the checkpoint of a step."""
         return self.folder / f"{PREFIX}{step}"
 
     def last(self) -> Path | None:
-        """The one to go on from."""
+        """Return the newest checkpoint, from which a run resumes, or None."""
         steps = self.steps()
         return self.path(steps[-1]) if steps else None
 
     def publish(self, step: int, written: Path) -> None:
-        """Give a checkpoint in the staging folder its name, now that it is complete."""
+        """Give a complete checkpoint in the staging folder its name."""
         for path in [*written.rglob("*"), written]:
             _to_disk(path)
         written.rename(self.path(step))
@@ -51,9 +51,9 @@ class CheckpointFolder:
         _to_disk(self.folder)
 
     def rotate(self, keep: int, every: int, best: int | None) -> None:
-        """Remove all but the last ``keep``, the best and the newest.
+        """Remove all checkpoints but the last ``keep``, the best and the newest.
 
-        A checkpoint off the beat of ``every``, which a run wrote when it was stopped, goes as soon as there is a newer.
+        A checkpoint at no multiple of ``every``, written when a run was stopped, goes as soon as there is a newer one.
         """
         steps = self.steps()
         regular = [step for step in steps if step % every == 0]
@@ -63,7 +63,7 @@ class CheckpointFolder:
                 self._remove(self.path(step))
 
     def clear(self) -> None:
-        """Remove what was not complete."""
+        """Remove whatever is not a complete checkpoint."""
         for path in self.folder.glob("*"):
             if not path.name.removeprefix(PREFIX).isdecimal():
                 shutil.rmtree(path, ignore_errors=True)
@@ -75,7 +75,7 @@ class CheckpointFolder:
 
 
 def check_readable(checkpoint: Path) -> None:
-    """Refuse a checkpoint that was damaged after it was written, by a disk that was full or a copy that broke off."""
+    """Refuse a checkpoint that was damaged after it was written, by a full disk or an incomplete copy."""
     for path in sorted(checkpoint.iterdir()):
         reason = ""
         try:

@@ -1,4 +1,4 @@
-"""Examples of different lengths as tensors of one shape."""
+"""Collation of examples of different lengths into tensors of one shape."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,15 +12,15 @@ from reluformer.models.loss import IGNORED
 
 @dataclass(frozen=True)
 class Collator:
-    """Pads a batch to its longest example, and to a multiple that the kernels like.
+    """Pads a batch to its longest example, rounded up to a multiple that suits the kernels.
 
-    The target goes in as ``decoder_input_ids``, one to the right behind ``<s>``, and is to come out as ``labels``.
+    The target appears twice: as ``labels``, and shifted right by one behind ``<s>`` as ``decoder_input_ids``.
     """
 
     multiple: int = 1
 
     def __call__(self, examples: Sequence[dict[str, list[int]]]) -> dict[str, Tensor]:
-        """Tensors ``(B, N)``; the mask is True where the source is no padding."""
+        """Return tensors ``(B, N)``; the mask is True where the source is not padding."""
         source = self._padded([example["input_ids"] for example in examples], PAD_ID)
         labels = self._padded([example["labels"] for example in examples], IGNORED)
         written = torch.full_like(labels, BOS_ID)
@@ -33,7 +33,7 @@ class Collator:
         }
 
     def padded(self, length: int) -> int:
-        """How long a batch is whose longest example has that length."""
+        """Return the padded length of a batch whose longest example has that length."""
         return -(-length // self.multiple) * self.multiple
 
     def _padded(self, rows: Sequence[Sequence[int]], value: int) -> Tensor:

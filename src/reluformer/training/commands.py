@@ -1,4 +1,4 @@
-"""The command ``reluformer train``: read the recipe, train, say what became of it."""
+"""Command line of ``reluformer train``: read the recipe, train, report the outcome."""
 
 import os
 import sys
@@ -10,11 +10,11 @@ import typer
 from reluformer.data.files import DataError
 from reluformer.training.errors import TrainingError
 
-STOPPED = 130  # what a shell makes of Ctrl-C
+STOPPED = 130  # exit status of a shell for Ctrl-C
 
 
 class _Refusal(typer.BadParameter):
-    """An error of the command line that is no parameter's."""
+    """An error of the command line that concerns no single parameter."""
 
     def format_message(self) -> str:
         return " ".join(self.message.split())
@@ -26,7 +26,7 @@ def train(
         list[str] | None, typer.Argument(metavar="KEY=VALUE...", help="what to change of it: optimiser.lr=3e-4")
     ] = None,
 ) -> None:
-    """Train a model by a recipe. The same command goes on with a run that was stopped or killed."""
+    """Train a model by a recipe. The same command resumes a run that was stopped or killed."""
     from reluformer.training.recipe import read_recipe
     from reluformer.training.run import train as run
 
@@ -60,7 +60,7 @@ def train(
 
 
 def _speaks() -> bool:
-    """One process of several does; launchers number them."""
+    """Return whether this process prints: of several, which launchers number, only the first does."""
     return os.environ.get("RANK", "0") == "0"
 
 

@@ -1,5 +1,5 @@
-"""What stops a training run and is the user's to mend."""
+"""The error that stops a training run and is for the user to fix."""
 
 
 class TrainingError(Exception):
-    """A run that cannot begin or go on: the message says what is wrong, and where."""
+    """A run that cannot begin or continue; the message says what is wrong, and where."""

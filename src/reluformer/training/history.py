@@ -1,4 +1,4 @@
-"""What the evaluations of a run say: which one was best, and how long ago."""
+"""The evaluations of a run: which one was best, and how long ago."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Evaluations:
-    """Evaluations in order.
+    """The evaluations of a run, in order.
 
     Attributes:
-        steps: When.
-        values: Of the metric.
+        steps: Steps at which the model was evaluated.
+        values: Values of the metric.
         higher: Whether higher is better.
     """
 
@@ -21,13 +21,13 @@ class Evaluations:
 
     @classmethod
     def of(cls, log: Sequence[dict[str, Any]], metric: str, higher: bool, after: int = 0) -> "Evaluations":
-        """Those of a trainer's log that come after a step."""
+        """Take the evaluations after a step from a trainer's log."""
         found = [entry for entry in log if metric in entry and entry["step"] > after]
         return cls([entry["step"] for entry in found], [entry[metric] for entry in found], higher)
 
     @property
     def best(self) -> int | None:
-        """Number of the first of the best; what is not a number is never it."""
+        """Index of the best evaluation, the first of equals; NaN is never the best."""
         best = None
         for i, value in enumerate(self.values):
             known = float("-inf" if self.higher else "inf") if best is None else self.values[best]
@@ -37,10 +37,10 @@ class Evaluations:
 
     @property
     def best_step(self) -> int | None:
-        """When it was best."""
+        """Step of the best evaluation."""
         return None if self.best is None else self.steps[self.best]
 
     @property
     def without_gain(self) -> int:
-        """How many have come since the best."""
+        """Number of evaluations since the best."""
         return len(self.values) - (0 if self.best is None else self.best + 1)

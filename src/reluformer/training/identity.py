@@ -1,4 +1,4 @@
-"""Which run a folder belongs to: so that one never goes on with another recipe or other data."""
+"""Which run a folder belongs to, so that no run is continued with another recipe or other data."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -11,18 +11,18 @@ from reluformer.training.recipe import Recipe, to_yaml
 
 IDENTITY = "run.json"
 RECIPE = "recipe.yaml"
-# What may change between two parts of a run: where things are and how fast they go, not what comes out.
+# Settings that may change when a run resumes: where things are and how fast they go, not what comes out.
 FREE = ("data", "out", "checkpoints", "compile", "workers", "log_every", "batches.accumulate")
 
 
 def claim(recipe: Recipe, data: str, processes: int, write: bool = True) -> None:
-    """Make the recipe's folder that of this run; refuse if it is another's.
+    """Claim the recipe's folder for this run; refuse if it belongs to another.
 
     Args:
-        recipe: Of the run.
-        data: What changes when the data does.
-        processes: How many train together; with as many times fewer batches per update they do the same.
-        write: False for all processes but one, which come after it.
+        recipe: Recipe of the run.
+        data: Key of the data, which changes whenever the data does.
+        processes: Number of processes that train together. It may change if ``batches.accumulate`` makes up for it.
+        write: False for all processes but the first; the others check after it.
     """
     out = Path(recipe.out)
     if out.exists() and not out.is_dir():

@@ -1,4 +1,4 @@
-"""Batches from a data set, made ready by processes beside the one that trains."""
+"""Batches from a data set, prepared by worker processes beside the one that trains."""
 
 import signal
 from typing import Any
@@ -9,16 +9,16 @@ from torch.utils.data import DataLoader, Sampler
 
 from reluformer.data.dataset import PackedDataset
 
-AHEAD = 4  # batches that every process has ready
+AHEAD = 4  # batches that every worker prepares in advance
 
 
 def longer_sides(examples: PackedDataset) -> Any:
-    """The length of every example: that of its longer side."""
+    """Return the length of every example: that of its longer side."""
     return np.maximum(examples.source_lengths, examples.target_lengths)
 
 
 def batches_of(examples: Any, sampler: Sampler[list[int]], collator: Any, workers: int, pin: bool) -> DataLoader[Any]:
-    """A loader; it draws nothing from PyTorch's random numbers, which belong to the model."""
+    """Return a loader that draws nothing from PyTorch's global random generator, which belongs to the model."""
     return DataLoader(
         examples,
         batch_sampler=sampler,
@@ -32,5 +32,5 @@ def batches_of(examples: Any, sampler: Sampler[list[int]], collator: Any, worker
 
 
 def _leave_interrupts(_: int) -> None:
-    """Ctrl-C reaches every process of a terminal; the one that trains decides when to stop."""
+    """Ignore Ctrl-C, which reaches every process of a terminal: the one that trains decides when to stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

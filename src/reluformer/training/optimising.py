@@ -1,4 +1,4 @@
-"""Which parameters learn how: matrices decay, scales learn faster."""
+"""Parameter groups of the optimiser: matrices decay, scales learn faster."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from reluformer.training.recipe import Optimiser
 
 @dataclass(frozen=True)
 class ParameterKinds:
-    """Names of a model's parameters by kind, taken before anything wraps it: shards have lost their shapes.
+    """Names of a model's parameters by kind, collected before anything wraps the model: shards lose their shapes.
 
     Attributes:
-        matrices: With two dimensions or more.
+        matrices: Parameters with two dimensions or more.
         gammas: Logarithms of gamma.
-        biases: Of the scores of attention.
+        biases: Biases of attention scores.
     """
 
     matrices: frozenset[str]
@@ -28,7 +28,7 @@ class ParameterKinds:
 
     @classmethod
     def of(cls, model: nn.Module) -> "ParameterKinds":
-        """Look through a model."""
+        """Collect the names from a model."""
         kinds = [(Gamma, "log_gamma"), (Attention, "bias")]
         parameters = dict(model.named_parameters())
         gammas, biases = (
@@ -39,7 +39,7 @@ class ParameterKinds:
         return cls(frozenset(name for name, x in parameters.items() if x.ndim > 1), gammas, biases)
 
     def groups(self, model: nn.Module, optimiser: Optimiser) -> list[dict[str, Any]]:
-        """Groups for an optimiser, the one with the recipe's own learning rate and weight decay first."""
+        """Return parameter groups for an optimiser, first the one with the recipe's learning rate and weight decay."""
         named = [(_plain(name), x) for name, x in model.named_parameters() if x.requires_grad]
         scales = self.gammas | self.biases
         lr = optimiser.lr
@@ -51,7 +51,7 @@ class ParameterKinds:
         return [group for group in groups if group["params"]]
 
     def find_gammas(self, model: nn.Module) -> Iterator[Tensor]:
-        """The learned gammas of a model, per head; of shards, all processes must ask."""
+        """Iterate over the learned gammas of a model, per head; if it is sharded, all processes must call this."""
         for name, x in model.named_parameters():
             if name in self.gammas:
                 whole: Tensor = x.full_tensor() if isinstance(x, DTensor) else x  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""Where a run is: a bar with loss, speed and the time left, or lines where nobody watches."""
+"""Progress of a run: in a terminal a bar with loss, speed and the time left, elsewhere lines."""
 
 import time
 from typing import Any
@@ -9,7 +9,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState
 
 
 class ProgressBar(TrainerCallback):
-    """Shows the run on standard error; the loss is that of the last point of the curve."""
+    """Shows the progress of a run on standard error; the loss is that of the last point of the curve."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
@@ -32,14 +32,14 @@ class ProgressBar(TrainerCallback):
             self.bar.start()
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Move it."""
+        """Advance the bar."""
         if self.bar is not None and self.task is not None:
             self.bar.update(self.task, completed=state.global_step, about=self._about(state))
 
     def on_log(
         self, args: Any, state: TrainerState, control: TrainerControl, logs: dict[str, Any] | None = None, **_: Any
     ) -> None:
-        """Take in a point of the curve, or an evaluation."""
+        """Update loss and speed from a point of the curve, or print an evaluation."""
         if not logs or not state.is_world_process_zero:
             return
         if "loss" in logs:
@@ -51,7 +51,7 @@ class ProgressBar(TrainerCallback):
             self._say(f"step {state.global_step:,}: validation loss {logs['eval_loss']:.3f}{bleu}")
 
     def close(self) -> None:
-        """Take the bar away, however the run ended."""
+        """Remove the bar, however the run ended."""
         if self.bar is not None:
             self.bar.stop()
             self.bar = None

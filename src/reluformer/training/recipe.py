@@ -1,7 +1,7 @@
 """Recipes: a training run as a YAML file that a person can read and copy, with strict keys.
 
-A key that is not known is an error that names the nearest one, wherever it stands. ``key=value`` on the command line
-changes a recipe: ``optimiser.lr=3e-4``, ``stages.0.steps=100``, ``model.preset=transformer-small``.
+An unknown key at any level is an error that suggests the nearest known one. ``key=value`` on the command line changes a
+recipe: ``optimiser.lr=3e-4``, ``stages.0.steps=100``, ``model.preset=transformer-small``.
 """
 
 import contextlib
@@ -21,11 +21,11 @@ from reluformer.data.files import check_readable
 
 @dataclass(frozen=True)
 class Stage:
-    """A stretch of training on one length of documents.
+    """A stretch of training on documents of one length.
 
     Attributes:
-        length: Tokens that consecutive sentences are packed to; 0 for single sentences.
-        steps: How many updates.
+        length: Number of tokens that consecutive sentences are packed to; 0 for single sentences.
+        steps: Number of updates.
     """
 
     length: int
@@ -37,14 +37,14 @@ class Optimiser:
     """AdamW, with a warm-up and a decay.
 
     Attributes:
-        lr: The highest learning rate.
-        warmup: Updates until it is reached.
-        schedule: What follows: ``inverse_sqrt``, ``linear``, ``cosine`` or ``constant``.
-        betas: Of Adam.
-        weight_decay: Of matrices.
-        clip: Most norm of the gradient; 0 for no limit.
-        gamma_lr: Times the learning rate of gamma and of the score biases.
-        label_smoothing: Share of the target's probability that goes to all tokens.
+        lr: Peak learning rate.
+        warmup: Number of updates until the peak.
+        schedule: Learning rate after the peak: ``inverse_sqrt``, ``linear``, ``cosine`` or ``constant``.
+        betas: Betas of Adam.
+        weight_decay: Weight decay of matrices; other parameters have none.
+        clip: Maximum norm of the gradient; 0 for no limit.
+        gamma_lr: Factor on the learning rate of gamma and of the score biases.
+        label_smoothing: Share of the target's probability that is spread over all tokens.
     """
 
     lr: float = 5e-4
@@ -62,9 +62,9 @@ class Batches:
     """How much goes into an update.
 
     Attributes:
-        cost: Most cost of a batch on one device, in tokens of short sequences.
-        quadratic: The length at which attention is half of the cost.
-        accumulate: Batches per update.
+        cost: Maximum cost of a batch on one device, in tokens of short sequences.
+        quadratic: Length at which attention is half of the cost.
+        accumulate: Number of batches per update on every device.
     """
 
     cost: int = 16384
@@ -74,17 +74,17 @@ class Batches:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """What is kept, and when training stops early.
+    """Which checkpoints are kept, and when training stops early.
 
     Attributes:
-        every: Updates between two checkpoints, each followed by an evaluation.
-        keep: How many are kept, the best one besides.
-        average: How many of the last ones the final model averages; 1 for the last alone.
-        patience: Evaluations without a better ``metric`` until training stops; 0 to go on.
-            They count in the last stage, as does what is best: losses at other lengths are other losses; and not
-            while attention is still in part softmax.
-        metric: ``loss`` or ``d-bleu``.
-        documents: How many validation documents are translated for ``d-bleu``.
+        every: Number of updates between two checkpoints, and between two evaluations.
+        keep: Number of checkpoints kept, besides the best one.
+        average: Number of the last checkpoints that the final model averages; 1 for the last alone.
+        patience: Number of evaluations without a better ``metric`` after which training stops; 0 for never.
+            For this and for the best checkpoint only evaluations in the last stage count, since losses at different
+            lengths do not compare, and only those where no softmax is left in attention, see ``Recipe.anneal``.
+        metric: Metric that decides which checkpoint is best: ``loss`` or ``d-bleu``.
+        documents: Number of validation documents that are translated for ``d-bleu``.
     """
 
     every: int = 1000
@@ -106,19 +106,19 @@ class Recipe:
     Attributes:
         data: Folder that ``reluformer data prepare`` wrote.
         out: Folder for checkpoints and the final model.
-        stages: The curriculum, from short to long.
-        model: ``preset`` and whatever of the configuration differs from it.
+        stages: Stages of the curriculum, from short to long.
+        model: Name of a ``preset``, and settings of the configuration that differ from it.
         optimiser: See :class:`Optimiser`.
         batches: See :class:`Batches`.
         checkpoints: See :class:`Checkpoints`.
-        calibrate: Set gamma to unit mass on the first batch, instead of by the formula.
-        regulariser_warmup: Updates over which the regulariser grows from nothing to its weights.
-        anneal: Updates over which attention turns from softmax into what the model says it is; 0 for never softmax.
-        seed: Decides everything that is random.
-        precision: ``bf16``, ``fp32``, or ``auto`` for bf16 on a GPU that has it.
-        compile: Let ``torch.compile`` fuse the layers: minutes at the start, faster steps ever after. Needs a GPU.
-        workers: Processes that make batches while a GPU is at work; none on a CPU.
-        log_every: Updates between two points of the curve.
+        calibrate: Whether to set gamma for unit mass on the first batch, instead of by the formula.
+        regulariser_warmup: Number of updates over which the regulariser grows from nothing to its full weights.
+        anneal: Number of updates over which attention turns from softmax into the model's own activation; 0 for none.
+        seed: Seed of everything random.
+        precision: ``bf16``, ``fp32``, or ``auto`` for bf16 on a GPU that supports it.
+        compile: Whether ``torch.compile`` fuses the layers: minutes at the start, faster steps ever after. Needs a GPU.
+        workers: Number of processes that prepare batches while a GPU is at work; on a CPU there are none.
+        log_every: Number of updates between two points of the curve.
     """
 
     data: str
@@ -150,7 +150,7 @@ CHOICES = {
     "checkpoints.metric": ("loss", "d-bleu"),
     "precision": ("auto", "bf16", "fp32"),
 }
-LEAST = {  # of numbers, where it is not 0
+LEAST = {  # minimum of the numbers for which it is not 0
     "steps": 1, "cost": 1, "quadratic": 1, "accumulate": 1, "every": 1, "keep": 1, "average": 1,
     "documents": 1, "log_every": 1,
 }  # fmt: skip
@@ -158,7 +158,7 @@ BELOW = {"optimiser.betas.0": 1, "optimiser.betas.1": 1, "optimiser.label_smooth
 
 
 def read_recipe(path: Path, changes: Sequence[str] = ()) -> Recipe:
-    """The recipe in a YAML file, with changes ``key=value`` applied; a ValueError says what is wrong and where."""
+    """Read a recipe from a YAML file and apply changes ``key=value``; a ValueError says what is wrong, and where."""
     check_readable(path)
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), _Strict)
@@ -178,7 +178,7 @@ def read_recipe(path: Path, changes: Sequence[str] = ()) -> Recipe:
 
 
 class _Strict(yaml.SafeLoader):
-    """To which a key that stands twice is an error, where YAML takes the last."""
+    """A loader that refuses repeated keys, of which PyYAML would silently take the last."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -191,7 +191,7 @@ class _Strict(yaml.SafeLoader):
 
 
 def to_yaml(recipe: Recipe) -> str:
-    """The whole recipe, defaults included."""
+    """Return the whole recipe as YAML, defaults included."""
     plain = yaml.safe_dump(_plain(dataclasses.asdict(recipe)), sort_keys=False, allow_unicode=True)
     return str(plain)
 
@@ -229,7 +229,7 @@ def _index(place: list[Any], part: str, key: str) -> int:
 
 
 def _build(kind: Any, values: Any, where: str) -> Any:
-    """A dataclass from plain values; ``where`` is its place in the recipe, for messages."""
+    """Build a dataclass from plain values; ``where`` is its place in the recipe, for messages."""
     if not isinstance(values, dict):
         raise ValueError(f"{where} must be a mapping of settings, got {values!r}")
     fields = {f.name: f for f in dataclasses.fields(kind)}
@@ -259,7 +259,7 @@ def _value(kind: Any, value: Any, where: str) -> Any:
     plain = get_origin(kind) or kind
     if plain is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
-    if plain is float and isinstance(value, str):  # YAML takes 3e-4 for a text
+    if plain is float and isinstance(value, str):  # YAML reads 3e-4 as a string
         with contextlib.suppress(ValueError):
             value = float(value)
     if not isinstance(value, plain) or (isinstance(value, bool) and plain is not bool):

@@ -1,4 +1,4 @@
-"""A training run from recipe to model: begin it, or go on with it, and average what it leaves."""
+"""A training run from recipe to model: begin or resume it, and average its last checkpoints."""
 
 import difflib
 import shutil
@@ -32,9 +32,9 @@ from reluformer.training.recipe import Recipe
 from reluformer.training.trainer import TranslationTrainer, evaluations_of, is_over
 from reluformer.training.validation import Validation
 
-KINDS = 256  # of models that one process compiles; a study has 160
-MULTIPLE = 8  # of lengths and of the vocabulary: tensor cores take no less
-TOKENS = {  # which prepared data have in these places
+KINDS = 256  # kinds of models that one process may compile; a study has 160
+MULTIPLE = 8  # that lengths and the vocabulary are rounded up to: tensor cores take no less
+TOKENS = {  # ids that prepared data give to these tokens
     "pad_token_id": PAD_ID, "bos_token_id": BOS_ID, "eos_token_id": EOS_ID, "decoder_start_token_id": BOS_ID,
 }  # fmt: skip
 
@@ -44,10 +44,10 @@ class Outcome:
     """How a run ended.
 
     Attributes:
-        step: After which update.
-        model: The final model; None if the run was stopped before its end.
-        averaged: The checkpoints that it is the mean of; none if it was there before.
-        best: The best of the checkpoints that were evaluated in the last stage.
+        step: Number of updates done.
+        model: Folder of the final model; None if the run was stopped before its end.
+        averaged: Checkpoints that the final model is the mean of; empty if it existed before.
+        best: Best of the checkpoints evaluated in the last stage.
     """
 
     step: int
@@ -57,7 +57,7 @@ class Outcome:
 
 
 def train(recipe: Recipe, callbacks: Sequence[TrainerCallback] = ()) -> Outcome:
-    """Train by a recipe, from its folder's last checkpoint if it has one; callbacks of transformers may look on."""
+    """Train by a recipe, from the last checkpoint in its folder if there is one, with callbacks of transformers."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     manifest = read_manifest(recipe.data)
@@ -65,7 +65,7 @@ def train(recipe: Recipe, callbacks: Sequence[TrainerCallback] = ()) -> Outcome:
     if not validates and (recipe.checkpoints.patience or recipe.checkpoints.metric != "loss"):
         raise TrainingError(f"checkpoints.patience and checkpoints.metric need validation data: {recipe.data} has none")
     config = model_config(recipe, manifest["vocabulary"])
-    config.languages = manifest["languages"]  # so that a translator knows a text that the model cannot read
+    config.languages = manifest["languages"]  # lets a translator warn about text that the model cannot read
     out = Path(recipe.out)
     checkpoints = CheckpointFolder(out / "checkpoints")
     arguments = training_arguments(recipe, eval_strategy="steps" if validates else "no")
@@ -122,7 +122,7 @@ def train(recipe: Recipe, callbacks: Sequence[TrainerCallback] = ()) -> Outcome:
 
 
 def model_config(recipe: Recipe, vocabulary: int) -> ReLUFormerConfig:
-    """The configuration of a recipe's model."""
+    """Return the configuration of a recipe's model."""
     others = {field.name for field in fields(PreTrainedConfig)}
     known = ("preset", *(field.name for field in fields(ReLUFormerConfig) if field.name not in others))
     for name in recipe.model:
@@ -135,7 +135,7 @@ def model_config(recipe: Recipe, vocabulary: int) -> ReLUFormerConfig:
         if settings.get(name, token) != token:
             raise TrainingError(f"model.{name} must be {token}, as in {recipe.data}, got {settings[name]!r}")
     preset = settings.pop("preset", None)
-    settings["trained_length"] = recipe.stages[-1].length  # which tells a translator how long its windows may be
+    settings["trained_length"] = recipe.stages[-1].length  # tells a translator how long its windows may be
     try:
         config = ReLUFormerConfig(**settings) if preset is None else ReLUFormerConfig.preset(preset, **settings)
     except (ValueError, TypeError) as error:
@@ -148,10 +148,10 @@ def model_config(recipe: Recipe, vocabulary: int) -> ReLUFormerConfig:
 
 
 def compile_layers(model: Any, **options: Any) -> None:
-    """Compile layers for lengths that vary from the start, those of source and target each by itself.
+    """Compile layers for lengths that vary from the start, those of source and target independently.
 
-    In the first batch they may be the same by chance, and PyTorch would take that for a rule. It also gives up on a
-    function after eight kinds of calls, but a process of a study has a model of another kind for every arm.
+    In the first batch the two may be equal by chance, and PyTorch would take that for a rule. It also gives up on a
+    function after eight kinds of calls, but a process of a study has a different kind of model for every arm.
     """
     import torch._dynamo.config as dynamo
     from torch.fx.experimental import _config as symbolic_shapes
@@ -162,17 +162,17 @@ def compile_layers(model: Any, **options: Any) -> None:
 
 
 def _calibrate(trainer: TranslationTrainer) -> None:
-    """Set gamma on the run's first batch, the same in all processes."""
+    """Set gamma on the first batch of the run, which is the same in all processes."""
     model: Any = trainer.model
     data: Any = trainer.train_dataset
     batch = trainer.data_collator([data[i] for i in next(iter(trainer.batches))])
     batch["decoder_query_mask"] = batch.pop("labels") != IGNORED
-    with trainer.compute_loss_context_manager():  # in training's own precision: its kernels are needed anyway
+    with trainer.compute_loss_context_manager():  # in the precision of training, whose kernels are needed anyway
         calibrate(model, **{name: x.to(model.device) for name, x in batch.items()}, use_cache=False)
 
 
 def _watched(trainer: TranslationTrainer, last: Path | None, callbacks: Sequence[TrainerCallback]) -> bool:
-    """Train, and show it; returns whether a signal ended it."""
+    """Train with progress on screen and on disk, and return whether a signal ended the run."""
     out = Path(trainer.recipe.out)
     stop, progress = StopOnSignal(trainer.accelerator), ProgressBar()
     trainer.remove_callback(PrinterCallback)
@@ -196,7 +196,7 @@ def _watched(trainer: TranslationTrainer, last: Path | None, callbacks: Sequence
 
 
 def _finish(recipe: Recipe, checkpoints: CheckpointFolder, state: TrainerState) -> Outcome:
-    """Average the last checkpoints, but for those that an interruption left: a run that had none has none of them."""
+    """Average the last checkpoints, without those written at an interruption: an uninterrupted run would have none."""
     every, model = recipe.checkpoints, Path(recipe.out) / "model"
     steps = [step for step in checkpoints.steps() if step % every.every == 0 or step == state.global_step]
     averaged = [checkpoints.path(step) for step in steps[-every.average :]]

@@ -1,6 +1,6 @@
-"""The trainer: Hugging Face's, with batches by cost, a loss that knows the regulariser, and checkpoints that are whole.
+"""Hugging Face's trainer with batches by cost, a regularised loss, and checkpoints that are whole or absent.
 
-Nothing here waits for the GPU between two points of the curve: what is measured is summed up on the device.
+Nothing here waits for the GPU between two points of the curve: measurements are summed on the device.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from reluformer.training.measuring import Measures
 from reluformer.training.optimising import ParameterKinds
 from reluformer.training.recipe import Recipe, Stage
 
-# Metrics of the model as it is, at a stage.
+# Returns the metrics of the current model at the length of a stage.
 Validate = Callable[["TranslationTrainer", Stage], dict[str, float]]
 
 
@@ -42,14 +42,14 @@ class TranslationTrainer(Seq2SeqTrainer):
     """Trains a ReLUFormer by a recipe; the whole run, stage after stage, is one epoch over one sequence of batches.
 
     Args:
-        recipe: What to do.
-        model: What to train.
-        args: From :func:`~reluformer.training.arguments.training_arguments`.
-        stages: The examples of every stage.
-        checkpoints: Where they go.
-        validate: Evaluates; None for no evaluation.
-        start: Updates that are done already.
-        more: Arguments of the base class.
+        recipe: Recipe of the run.
+        model: Model to train.
+        args: Arguments from :func:`~reluformer.training.arguments.training_arguments`.
+        stages: Examples of every stage.
+        checkpoints: Folder that checkpoints go to.
+        validate: Function that evaluates the model; None for no evaluation.
+        start: Number of updates done already.
+        more: Further arguments of the base class.
     """
 
     loss_is_scaled_for_ga = True
@@ -83,16 +83,16 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     @property
     def _core(self) -> Any:
-        """The model, whatever wraps it; of FSDP its wrapper, which passes names on."""
+        """The model without its wrappers, except that of FSDP, which passes attributes on."""
         return self.model
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """The rest of the run's batches; process p of n takes batches p, p + n and so on."""
+        """Return a loader of the run's remaining batches; process p of n takes batches p, p + n and so on."""
         workers, pin = self.args.dataloader_num_workers, self.args.dataloader_pin_memory
         return self.accelerator.prepare(batches_of(self.train_dataset, self.batches, self.data_collator, workers, pin))
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **more: Any) -> Any:
-        """As the base class; shards get their weights before they are made: PyTorch fails to give them tied ones."""
+        """Train as the base class does, but load weights before sharding: PyTorch fails to load tied ones later."""
         if resume_from_checkpoint is not None and self.is_fsdp_enabled:
             self._core.load_state_dict(load_file(Path(resume_from_checkpoint) / WEIGHTS), strict=False)
         return super().train(resume_from_checkpoint, *args, **more)
@@ -102,40 +102,40 @@ class TranslationTrainer(Seq2SeqTrainer):
             super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        if state_dict is not None:  # gathered from shards, where tied weights are no longer seen to be the same
+        if state_dict is not None:  # gathered from shards, which no longer show that tied weights are the same
             tied = self._core.all_tied_weights_keys
             state_dict = {name: x for name, x in state_dict.items() if name not in tied}
         super()._save(output_dir, state_dict)
 
     def _prepare_for_training(self, *args: Any, **more: Any) -> Any:
-        """As the base class; the state is that of the checkpoint now."""
+        """Prepare as the base class does; measuring begins here, where the state is that of the checkpoint already."""
         self.measures.begin(self.state.global_step)
         return super()._prepare_for_training(*args, **more)
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: torch.device) -> tuple[list[Any], Any]:
-        """The batches of an update and the number of their tokens, which is measured."""
+        """Return the batches of an update and their number of tokens, which is measured."""
         samples, tokens = super().get_batch_samples(epoch_iterator, num_batches, device)
         if tokens is not None:
             self.measures.add("tokens", torch.as_tensor(tokens))
         return samples, tokens
 
     def floating_point_ops(self, inputs: Any) -> int:
-        """Nothing: it would count all parameters at every batch."""
+        """Return 0: the base class would count all parameters at every batch."""
         return 0
 
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """The smoothed loss per token of the update, and the regularisation, which grows over its warm-up.
+        """Return the label-smoothed loss per token of the update plus the regularisation, which grows over its warm-up.
 
-        Several batches make an update, in turn or in several processes, whose gradients are averaged: the losses of
-        tokens add up over all of them, the regularisation is their mean.
+        An update consists of several batches, one after another or in several processes, whose gradients are averaged:
+        token losses are summed over all of them, the regularisation is averaged.
         """
         core = self._core
         labels, processes = inputs["labels"], self.accelerator.num_processes
         weights = core.config.regulariser
         regularised = weights["mass"] > 0 or weights["entropy"] > 0
-        written = {"decoder_query_mask": labels != IGNORED} if regularised else {}  # padding does not count there
+        written = {"decoder_query_mask": labels != IGNORED} if regularised else {}  # padding is not regularised
         out = model(**{name: x for name, x in inputs.items() if name != "labels"}, **written, use_cache=False)
         smoothing = self.recipe.optimiser.label_smoothing
         loss, nll = core.token_losses(out.logits, labels, num_items_in_batch, smoothing)
@@ -152,18 +152,18 @@ class TranslationTrainer(Seq2SeqTrainer):
         return min(self.state.global_step / warmup, 1.0) if warmup else 1.0
 
     def autocast_smart_context_manager(self, cache_enabled: bool | None = True) -> Any:
-        """Compute in bfloat16 where the recipe says so; logits stay in it, and the loss is made in float32."""
+        """Compute in bfloat16 where the recipe says so; logits stay in bfloat16, the loss is computed in float32."""
         return torch.autocast(self.args.device.type, torch.bfloat16) if self.bf16 else contextlib.nullcontext()
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """AdamW: weight decay for matrices alone, a learning rate of their own for gamma and the score biases."""
+        """Create AdamW with weight decay for matrices alone and a separate learning rate for gamma and score biases."""
         if self.optimizer is None:
             kind, options = self.get_optimizer_cls_and_kwargs(self.args)
             self.optimizer = kind(self.kinds.groups(model or self._core, self.recipe.optimiser), **options)
         return self.optimizer
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add to a point of the curve what was measured since the last one."""
+        """Add the measurements since the last point of the curve to this one."""
         if "loss" in logs:
             sums, updates = self.measures.sums, self.state.global_step - self.measures.step
             logs["tokens_per_second"] = self.measures.per_second("tokens")
@@ -177,10 +177,10 @@ class TranslationTrainer(Seq2SeqTrainer):
         super().log(logs, start_time)
 
     def _maybe_log_save_evaluate(self, tr_loss: torch.Tensor, grad_norm: Any, *rest: Any, **more: Any) -> None:
-        """As the base class, but never with numbers that are none."""
+        """Log, save and evaluate as the base class does, but stop if the loss or the gradient is not finite."""
         control = self.control
         pauses = control.should_evaluate or control.should_save
-        control.should_log |= pauses  # so that a point of the curve never spans a checkpoint, from which runs go on
+        control.should_log |= pauses  # a point of the curve must not span a checkpoint, where runs resume
         if control.should_log:
             self._check_numbers(tr_loss, grad_norm)
         super()._maybe_log_save_evaluate(tr_loss, grad_norm, *rest, **more)
@@ -188,9 +188,9 @@ class TranslationTrainer(Seq2SeqTrainer):
             self.measures.begin(self.state.global_step)
 
     def _check_numbers(self, tr_loss: torch.Tensor, grad_norm: Any) -> None:
-        """Stop if a loss since the last point of the curve or the last gradient was not finite.
+        """Stop if any loss since the last point of the curve, or the last gradient, was not finite.
 
-        That is enough: a gradient that was not finite makes weights, and with them the next loss, that are not either.
+        That is enough: an earlier gradient that was not finite shows in the weights, and so in the next loss.
         """
         wrong = not (math.isfinite(float(tr_loss)) and math.isfinite(float(0.0 if grad_norm is None else grad_norm)))
         told = torch.tensor(float(wrong), device=self.args.device)
@@ -204,9 +204,9 @@ class TranslationTrainer(Seq2SeqTrainer):
         return f"the last good checkpoint is {last}" if last else "there is no checkpoint yet"
 
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
-        """Validate at the length of this stage. One process decides for all, so that all stop at the same step."""
+        """Validate at the length of this stage; one process decides for all, so that all stop at the same step."""
         assert self.validate is not None
-        works = self.accelerator.is_main_process or self.is_fsdp_enabled  # of shards, all must take part
+        works = self.accelerator.is_main_process or self.is_fsdp_enabled  # with shards, all must take part
         metrics: dict[str, float] = broadcast_object_list([self.validate(self, self.stage) if works else None])[0]
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
@@ -216,7 +216,7 @@ class TranslationTrainer(Seq2SeqTrainer):
 
     @property
     def stage(self) -> Stage:
-        """The one that the last update belongs to."""
+        """Stage that the last update belongs to."""
         ends = 0
         for stage in self.recipe.stages:
             ends += stage.steps
@@ -225,10 +225,10 @@ class TranslationTrainer(Seq2SeqTrainer):
         return self.recipe.stages[-1]
 
     def _get_output_dir(self, trial: Any) -> str:
-        return str(self.checkpoints.staging)  # only checkpoints ask
+        return str(self.checkpoints.staging)  # only called for checkpoints
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Write a checkpoint, which is whole or absent, and remove those that are not kept."""
+        """Write a checkpoint, whole or not at all, and remove those that are not kept."""
         step, every = self.state.global_step, self.recipe.checkpoints
         staging = self.checkpoints.staging
         try:
@@ -245,21 +245,21 @@ class TranslationTrainer(Seq2SeqTrainer):
 
 
 def evaluations_of(recipe: Recipe, state: TrainerState) -> Evaluations:
-    """Those of the last stage, of attention without softmax: losses at other lengths, or of a mixture, are others."""
+    """Return the evaluations in the last stage and after annealing: other lengths, or some softmax, do not compare."""
     before = max(sum(stage.steps for stage in recipe.stages[:-1]), recipe.anneal - 1)
     bleu = recipe.checkpoints.metric == "d-bleu"
     return Evaluations.of(state.log_history, "eval_d_bleu" if bleu else "eval_loss", bleu, before)
 
 
 def is_over(recipe: Recipe, state: TrainerState) -> bool:
-    """Whether all updates are done, or it was not for the better for too long."""
+    """Return whether all updates are done, or evaluations have not improved for too long."""
     patience = recipe.checkpoints.patience
     done = state.global_step >= sum(stage.steps for stage in recipe.stages)
     return done or 0 < patience <= evaluations_of(recipe, state).without_gain
 
 
 def _reason(error: Exception, place: Path) -> str:
-    """Why something could not be written; PyTorch does not say when a disk is full."""
+    """Return why something could not be written; PyTorch does not say that a disk is full."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     full = os.strerror(errno.ENOSPC)

@@ -1,4 +1,4 @@
-"""How good a model is on the validation data: loss per token, and d-BLEU of documents that it translates."""
+"""Metrics of a model on the validation data: loss per token, and d-BLEU of documents that it translates."""
 
 from itertools import groupby, islice
 from pathlib import Path
@@ -17,11 +17,11 @@ Documents = list[list[str]]
 
 
 class Validation:
-    """Gives the metrics of a trainer's model.
+    """Computes the metrics of a trainer's model.
 
     Args:
-        recipe: Says which data, what batches and which metric.
-        tokenizer: Of the data.
+        recipe: Recipe that names the data, the batches and the metric.
+        tokenizer: Tokeniser of the data.
     """
 
     def __init__(self, recipe: Recipe, tokenizer: Any) -> None:
@@ -29,7 +29,7 @@ class Validation:
 
     @torch.no_grad()
     def __call__(self, trainer: Any, stage: Stage) -> dict[str, float]:
-        """Metrics at the length of a stage."""
+        """Return the metrics at the length of a stage."""
         trainer.model.eval()
         with torch.compiler.set_stance("force_eager"):  # compiling for evaluation takes longer than it saves
             metrics = {"eval_loss": self._loss(trainer, stage.length)}
@@ -38,7 +38,7 @@ class Validation:
         return metrics
 
     def _loss(self, trainer: Any, length: int) -> float:
-        """Mean negative log-likelihood of a token."""
+        """Return the mean negative log-likelihood per token."""
         examples = PackedDataset(self.recipe.data, "valid", length)
         cost, quadratic = self.recipe.batches.cost, self.recipe.batches.quadratic
         batches = CostBatches(longer_sides(examples), cost, quadratic, shuffle=False)
@@ -61,7 +61,7 @@ class Validation:
 
 
 def valid_documents(folder: Path | str, tokenizer: Any, count: int) -> tuple[Documents, Documents]:
-    """The first validation documents as text: sources and references."""
+    """Return the first ``count`` validation documents as text: sources and references."""
     examples = PackedDataset(folder, "valid", min(PackedDataset(folder, "valid").manifest["lengths"]))
     chosen = groupby(range(len(examples)), key=lambda i: examples.origin(i)[0])
     sides: tuple[Documents, Documents] = ([], [])

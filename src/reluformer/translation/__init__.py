@@ -1,1 +1,1 @@
-"""Documents through a model: windows of sentences, beam search, lines that stay aligned; and how good the result is."""
+"""Document translation: windows of sentences, beam search, output aligned line by line, and scores of the result."""

@@ -1,4 +1,4 @@
-"""Attention maps of what was translated: the first windows of every file, as figures."""
+"""Attention maps of translations: figures of the first windows of every file."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,17 +11,20 @@ from reluformer.data.tokenizer import EOS_ID
 from reluformer.report.maps import MOST_TOKENS, AttentionMap, HeadChoice, attention_maps
 from reluformer.translation.translator import Translator, Written
 
-MOST_WINDOWS = 4  # of a file: each takes a figure for every head
+MOST_WINDOWS = 4  # drawn of a file: each takes a figure for every head
 
 
 def draw_window(folder: Path, translator: Translator, written: Written, heads: Sequence[HeadChoice]) -> list[Path]:
-    """One figure for every head, of the model reading a window and writing what it wrote; none if it is too long.
+    """Draw every head as the model reads a window and writes its translation; nothing if the window is too long.
 
     Args:
-        folder: For the figures, called after site, layer and head.
-        translator: Wrote it.
-        written: The window.
-        heads: Which heads; a choice that means none is an error.
+        folder: Folder for the figures, which are named after site, layer and head.
+        translator: Translator that translated the window.
+        written: The window and its translation.
+        heads: Heads to draw; a choice that matches none is an error.
+
+    Returns:
+        The paths of the figures.
     """
     from reluformer.report.figures import draw_map
 
@@ -35,7 +38,7 @@ def draw_window(folder: Path, translator: Translator, written: Written, heads: S
 
 
 def window_maps(translator: Translator, written: Written, heads: Sequence[HeadChoice | str]) -> list[AttentionMap]:
-    """The weights of some heads while the model read a window and wrote what it wrote."""
+    """Return the weights of some heads as the model reads a window and writes its translation."""
     batch = window_batch(translator.model, written)
     sides = (batch[name][0].tolist() for name in ("input_ids", "decoder_input_ids"))
     source, target = ([_name(translator.tokenizer, token) for token in side] for side in sides)
@@ -43,7 +46,7 @@ def window_maps(translator: Translator, written: Written, heads: Sequence[HeadCh
 
 
 def window_batch(model: Any, written: Written) -> dict[str, Tensor]:
-    """A window as the model takes it in training: the target moved right by one, for its last token asks nothing."""
+    """Return a window as a training batch: the target is shifted right by one, so its ``</s>`` is not a query."""
     asked = written.target[:-1] if written.target[-1:] == [EOS_ID] else written.target
     return {
         "input_ids": torch.tensor([written.source], device=model.device),
@@ -53,6 +56,6 @@ def window_batch(model: Any, written: Written) -> dict[str, Tensor]:
 
 
 def _name(tokenizer: Any, token: int) -> str:
-    """A token as text; a special one, or a part of a character, as the vocabulary has it."""
+    """Return a token as text, or as spelled in the vocabulary if it is special or a part of a character."""
     text: str = tokenizer.decode([token])
     return text if text and "\ufffd" not in text else str(tokenizer.id_to_token(token))

@@ -1,4 +1,4 @@
-"""The options of ``reluformer translate`` and ``reluformer evaluate``: parse, run, show."""
+"""Command line of ``reluformer translate``, ``compress`` and ``evaluate``: parse options, run, show the result."""
 
 import shlex
 import sys
@@ -51,7 +51,7 @@ def translate(
     heads: Annotated[str | None, typer.Option(help="heads to draw, site:layer:head, * for all")] = None,
     force: Annotated[bool, typer.Option("--force", help="replace files that are there already")] = False,
 ) -> None:
-    """Translate files, one line for each line: documents of any length, with context across sentences."""
+    """Translate files line by line: documents of any length, with context across sentences."""
     from reluformer.translation.pipeline import Reader, translate_jobs
     from reluformer.translation.progress import Account, sentences_done
     from reluformer.translation.translator import Translator
@@ -93,7 +93,7 @@ def compress(
     model: Annotated[Path, typer.Argument(help="folder of a model, as reluformer train writes it")],
     out: Annotated[Path, typer.Argument(help="folder to write")],
 ) -> None:
-    """Keep a model in a quarter of its bytes: matrices as int8, a scale for each row."""
+    """Compress a model to a quarter of its size: matrices as int8, with a scale for each row."""
     from reluformer.data.tables import console
     from reluformer.models.compressing import WEIGHTS
     from reluformer.translation.compression import compress_folder
@@ -109,7 +109,7 @@ def compress(
 
 
 class _Drawing:
-    """The first windows of every file, until they are drawn."""
+    """Collects the first windows of every file, and draws them."""
 
     def __init__(self, folder: Path | None, heads: str | None, jobs: Sequence[Job]) -> None:
         from reluformer.report.maps import HeadChoice
@@ -137,7 +137,7 @@ class _Drawing:
             raise typer.BadParameter(str(error), param_hint="--heads") from None
 
     def check(self, model: Any) -> None:
-        """Refuse heads that the model has not, before the work."""
+        """Refuse heads that the model does not have, before the work."""
         from reluformer.report.maps import chosen_heads
 
         if self.heads is None:
@@ -148,14 +148,14 @@ class _Drawing:
             raise typer.BadParameter(str(error), param_hint="--heads") from None
 
     def collect(self, job: Job, window: Any) -> None:
-        """Keep the first ones; they come in any order."""
+        """Keep a window if it is one of the first of its file; windows come in any order."""
         from reluformer.translation.attention import MOST_WINDOWS
 
         kept = [*self.windows.get(job, []), window]
         self.windows[job] = sorted(kept, key=lambda x: (x.document, x.window))[:MOST_WINDOWS]
 
     def draw(self, translator: Any) -> None:
-        """Draw them into a folder for every file and, in there, for every window."""
+        """Draw the windows, into a folder for every file with a folder for every window."""
         if self.folder is None:
             return
         from reluformer.report.commands import usual_choices
@@ -193,7 +193,7 @@ def evaluate(
     device: Device = "auto",
     precision: Precision = "auto",
 ) -> None:
-    """BLEU of sentences and of documents and chrF, by document length; two systems with paired bootstrap."""
+    """Score translations by sentence and document BLEU and chrF, by document length; compare two by bootstrap."""
     if model is not None and hypotheses is not None:
         raise typer.BadParameter("takes one of --model and --hypotheses, got both", param_hint="--model")
     from reluformer.data.tables import console
@@ -241,7 +241,7 @@ def evaluate(
                 about = [system.about | {"scores": found[name].to_dict()} for name, system in systems.items()]
                 write_json(out, {"data": data, "languages": [source, target], "limit": limit, "systems": about,
                                  "compared": [x.to_dict() for x in paired], **_circumstances()})  # fmt: skip
-    finally:  # what took long is shown, be the disk full
+    finally:  # what took long to compute is shown even if the disk is full
         screen.print(tables.score_table(found))
         screen.print(tables.length_table(found))
         if paired:
@@ -252,7 +252,7 @@ def evaluate(
 
 
 class _System:
-    """A model that translates the documents, or a file that holds their translations: read before anything is done."""
+    """A model that translates the documents, or a file with their translations; loaded before any work is done."""
 
     def __init__(
         self,
@@ -278,7 +278,7 @@ class _System:
                 self.translator = Translator.load(path, device, length, **options)
 
     def translate(self, documents: Sequence[Document]) -> list[list[str]]:
-        """The translations of the documents."""
+        """Return the translations of the documents."""
         from reluformer.translation.progress import sentences_done
 
         if self.translator is None:
@@ -295,7 +295,7 @@ class _System:
 
 
 def _circumstances() -> dict[str, Any]:
-    """Where, when and with what."""
+    """Describe the circumstances of a result: command, date, machine, and versions of libraries."""
     import sacrebleu
     import torch
     import transformers
@@ -309,7 +309,7 @@ def _circumstances() -> dict[str, Any]:
 
 @contextmanager
 def _refusals(hint: str | None = None) -> Iterator[None]:
-    """What is wrong with data, files or a model becomes an error of the command line."""
+    """Turn errors about data, files or a model into errors of the command line."""
     try:
         yield
     except DataError as error:

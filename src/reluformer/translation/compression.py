@@ -1,4 +1,4 @@
-"""``reluformer compress``: the folder of a model as one a quarter of its size."""
+"""``reluformer compress``: the folder of a model at a quarter of its size."""
 
 import shutil
 from pathlib import Path
@@ -13,7 +13,7 @@ OTHER_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".index.json")
 
 
 def compress_folder(folder: Path, out: Path) -> list[Kept]:
-    """Write ``out``: compressed weights, and copies of the other files. What cannot be is a :class:`DataError`."""
+    """Write compressed weights and copies of the other files to ``out``; any failure is a :class:`DataError`."""
     if not folder.is_dir():
         raise DataError(f"{folder} is {'a file' if folder.exists() else 'no folder'}: takes the folder of a model")
     kind = (read_json(folder / "config.json") or {}).get("model_type")

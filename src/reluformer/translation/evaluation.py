@@ -1,4 +1,4 @@
-"""Documents with references, translated or read, and scored."""
+"""Documents with references, and files of their translations."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from reluformer.data.lines import MARK
 
 
 def read_references(data: Sequence[str], languages: Languages, limit: int | None = None) -> list[Document]:
-    """The documents of some inputs, the first so many of them."""
+    """Read the documents of some inputs, or the first ``limit`` of them."""
     documents = (document for item in data for document in read_documents(item, languages))
     found = list(islice(documents, None if limit is None else min(limit, sys.maxsize)))
     if not any(sentence.strip() for document in found for sentence in document.source):
@@ -22,12 +22,12 @@ def read_references(data: Sequence[str], languages: Languages, limit: int | None
 
 
 def read_hypotheses(path: Path, documents: Sequence[Document], target: str) -> list[list[str]]:
-    """Translations that a file holds, sentence for sentence those of the documents.
+    """Read translations from a file, aligned with the sentences of the documents.
 
     Args:
-        path: JSONL, a document a line, as ``--keep`` writes it; or text, a sentence a line, in which ``<d>`` or blank
-            lines may separate documents.
-        documents: What was translated.
+        path: JSONL with a document per line, as ``--keep`` writes it; or text with a sentence per line, in which
+            ``<d>`` or blank lines may separate documents.
+        documents: Documents that were translated.
         target: Key of the translations in JSONL.
     """
     if plain_suffix(path) == ".jsonl":
@@ -68,9 +68,9 @@ def _records(path: Path, target: str) -> Iterator[tuple[Any, list[str]]]:
 def keep(
     path: Path, documents: Sequence[Document], languages: Languages, systems: Sequence[Sequence[Sequence[str]]]
 ) -> None:
-    """Write translations with their sources and references, so that they can be read, and scored again.
+    """Write translations with their sources and references, to be read by people and scored again.
 
-    The first system stands under the target's name, where :func:`read_hypotheses` finds it, a second as ``compare``.
+    The key of the first system is the target language, where :func:`read_hypotheses` finds it; a second is ``compare``.
     """
     with written_file(path) as file:
         for document, *texts in zip(documents, *systems, strict=True):

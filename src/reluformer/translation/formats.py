@@ -1,7 +1,7 @@
-r"""Files as pages of lines: what is translated of them, and what stays as it is.
+r"""Files as pages of lines: what is translated, and what stays as it is.
 
-One line comes out for each line that goes in. Only ``\n`` ends a line, and whatever stands around its text (a byte
-order mark, indentation, ``\r\n`` or no end at all) is kept.
+One line comes out for each line that goes in. Only ``\n`` ends a line, and whatever surrounds its text (a byte order
+mark, indentation, ``\r\n`` or no end at all) is kept.
 """
 
 import json
@@ -16,13 +16,13 @@ from reluformer.data.files import DataError, plain_suffix
 from reluformer.data.lines import MARK
 
 BOM = "\ufeff"
-LONGEST_PAGE = 10_000  # lines: a file without an end still goes through as a stream
-LONGEST_LINE = 1 << 26  # bytes, ten times the Bible: what has no line's end by then has none at all
+LONGEST_PAGE = 10_000  # lines: an endless file is still translated as a stream
+LONGEST_LINE = 1 << 26  # bytes, ten times the Bible: a line that is longer has no end at all
 BLOCK = 1 << 16  # bytes
 FORMATS = ("auto", "text", "markdown", "jsonl")
 ALIASES = {"md": "markdown", "txt": "text"}
 MARKDOWN = (".md", ".markdown", ".mdown", ".mkd", ".qmd", ".rmd")
-# Text whose form a translation of its lines would not keep: columns, tags, keys, times.
+# Text whose structure would not survive a translation of its lines: columns, tags, keys, times.
 STRUCTURED = (
     ".csv", ".tsv", ".json", ".xml", ".html", ".htm", ".yaml", ".yml", ".toml", ".ini", ".po", ".srt", ".vtt", ".tex",
     ".rst", ".rtf", ".ipynb", ".py",
@@ -30,23 +30,23 @@ STRUCTURED = (
 
 
 class Page(Protocol):
-    """What is translated as one document, and how its lines are put together again."""
+    """A part of a file that is translated as one document, and how it is put together again."""
 
     @property
     def sentences(self) -> list[str]:
-        """What is to be translated."""
+        """Sentences to translate."""
 
     def render(self, translations: Sequence[str]) -> str:
-        """The page with a translation in the place of every sentence."""
+        """Return the page with a translation in place of every sentence."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line in parts: kept, translated, kept, ..., kept; the last one with whatever ends the line.
+    """A line in parts: kept, translated, kept, ..., kept; the last part includes whatever ends the line.
 
     Attributes:
-        parts: An odd number of them.
-        escape: Makes a translation fit for its place: is told the number of the sentence in its line.
+        parts: Parts of the line, an odd number.
+        escape: Function that makes a translation safe for its place, given the index of the sentence in its line.
     """
 
     parts: tuple[str, ...]
@@ -54,11 +54,11 @@ class Line:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What of it is to be translated."""
+        """Sentences to translate."""
         return self.parts[1::2]
 
     def render(self, translations: Iterable[str]) -> str:
-        """The line with these in the places of its sentences."""
+        """Return the line with translations in place of its sentences."""
         parts = list(self.parts)
         parts[1::2] = [self.escape(i, text) for i, text in enumerate(translations)]
         return "".join(parts)
@@ -72,18 +72,18 @@ class LinePage:
 
     @property
     def sentences(self) -> list[str]:
-        """Of all its lines."""
+        """Sentences of all lines."""
         return [sentence for line in self.lines for sentence in line.sentences]
 
     def render(self, translations: Sequence[str]) -> str:
-        """Line by line."""
+        """Return the page with a translation in place of every sentence."""
         rest = iter(translations)
         return "".join(line.render([next(rest) for _ in line.sentences]) for line in self.lines)
 
 
 @dataclass(frozen=True)
 class RecordPage:
-    """A document of a JSONL file; whatever else is in the record stays there."""
+    """A document of a JSONL file; other fields of the record are kept."""
 
     record: dict[str, Any]
     sentences: list[str]
@@ -92,14 +92,14 @@ class RecordPage:
     after: str
 
     def render(self, translations: Sequence[str]) -> str:
-        """The record with the translations under the name of the target."""
+        """Return the record with the translations under the key ``target``."""
         return (
             self.before + json.dumps(self.record | {self.target: list(translations)}, ensure_ascii=False) + self.after
         )
 
 
 def format_of(path: Path | None, chosen: str) -> str:
-    """The format of a file, by its name if none was chosen; standard input is text."""
+    """Return the format of a file, judged by its name if none was chosen; standard input is text."""
     chosen = ALIASES.get(chosen, chosen)
     if chosen not in FORMATS:
         raise DataError(f"format takes {', '.join(FORMATS)}, got {chosen!r}")
@@ -115,14 +115,14 @@ def format_of(path: Path | None, chosen: str) -> str:
 
 
 def read_pages(lines: Iterable[str], form: str, name: str, source: str | None, target: str) -> Iterator[Page]:
-    """Pages of a file, one at least.
+    """Iterate over the pages of a file, at least one.
 
     Args:
-        lines: As :func:`decoded_lines` gives them.
+        lines: Lines from :func:`decoded_lines`.
         form: ``text``, ``markdown`` or ``jsonl``.
-        name: Of the file, for messages.
+        name: Name of the file, for messages.
         source: Key of the sentences in JSONL; None for the only list of strings in a record.
-        target: Key of the translations.
+        target: Key of the translations in JSONL.
     """
     if form == "jsonl":
         yield from _records(lines, name, source, target)
@@ -136,7 +136,7 @@ def read_pages(lines: Iterable[str], form: str, name: str, source: str | None, t
 
 
 def decoded_lines(file: IO[bytes], name: str) -> Iterator[str]:
-    r"""Lines with their ends, split at ``\n`` alone; what is no text in UTF-8 is an error that says where."""
+    r"""Iterate over lines with their ends, split at ``\n`` alone; an error says where the file is not UTF-8 text."""
     before = 0  # bytes
     for number, line in enumerate(_ended_lines(file), 1):
         if len(line) > LONGEST_LINE:
@@ -146,7 +146,7 @@ def decoded_lines(file: IO[bytes], name: str) -> Iterator[str]:
         except UnicodeDecodeError as error:
             place = f"byte {before + error.start + 1} of the file"
             raise DataError(f"{name}, line {number}: not UTF-8, {place}: takes text in UTF-8") from None
-        if "\0" in text:  # UTF-8, but no text has it: an archive, say, or UTF-16
+        if "\0" in text:  # valid UTF-8, but never text: an archive, say, or UTF-16
             place = f"byte {before + line.index(0) + 1} of the file"
             raise DataError(f"{name}, line {number}: a zero byte, {place}: takes text in UTF-8")
         yield text
@@ -154,7 +154,7 @@ def decoded_lines(file: IO[bytes], name: str) -> Iterator[str]:
 
 
 def _ended_lines(file: IO[bytes]) -> Iterator[bytes]:
-    """Lines; one ends early at a zero byte and beyond :data:`LONGEST_LINE`, for it might not end at all."""
+    """Iterate over lines; one is cut at a zero byte or beyond :data:`LONGEST_LINE`, since it might never end."""
     line = bytearray()
     for block in iter(partial(file.readline, BLOCK), b""):
         zero = block.find(0)
@@ -167,7 +167,7 @@ def _ended_lines(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def kept_around(text: str) -> tuple[str, str, str]:
-    """White space and a byte order mark before a text, the text, and white space and the line's end behind it."""
+    """Split a text into byte order mark and white space before it, the text itself, and white space and line end."""
     rest = text.removeprefix(BOM).lstrip()
     inner = rest.rstrip()
     before = len(text) - len(rest)
@@ -175,12 +175,12 @@ def kept_around(text: str) -> tuple[str, str, str]:
 
 
 def is_text(text: str) -> bool:
-    """Whether there is something to translate: a letter, of whatever script. Numbers and times are left as they are."""
+    """Return whether there is something to translate: a letter of any script. Numbers and times are left alone."""
     return any(map(str.isalpha, text))
 
 
 def _text_lines(lines: Iterable[str]) -> Iterator[tuple[Line, bool]]:
-    """Lines of plain text, and whether a document ends with them: at ``<d>`` or a blank line, as in training data."""
+    """Iterate over lines of text and whether a document ends there, at ``<d>`` or a blank line, as in training data."""
     marked = False
     for line in lines:
         before, text, after = kept_around(line)
@@ -210,7 +210,7 @@ def _records(lines: Iterable[str], name: str, source: str | None, target: str) -
         where = f"{name}, line {number}"
         try:
             record = json.loads(text)
-            json.dumps(record, allow_nan=False)  # a number too large for a float cannot be written again
+            json.dumps(record, allow_nan=False)  # a number too large for a float cannot be written back
         except (ValueError, RecursionError) as error:
             raise DataError(f"{where}: not JSON: {error}") from None
         if not isinstance(record, dict):
@@ -221,7 +221,7 @@ def _records(lines: Iterable[str], name: str, source: str | None, target: str) -
 
 
 def _source_key(record: dict[str, Any], source: str | None, target: str, where: str) -> str:
-    """The key of the sentences."""
+    """Return the key of the sentences to translate."""
     lists = [
         key
         for key, value in record.items()

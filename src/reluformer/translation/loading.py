@@ -1,4 +1,4 @@
-"""A trained model and its tokeniser, from the folder that holds them."""
+"""Loading of a trained model and its tokeniser from a folder."""
 
 import os
 from pathlib import Path
@@ -15,9 +15,9 @@ PRECISIONS = ("auto", "int8", "bf16", "fp32")
 
 
 def load_model(folder: Path, device: str = "auto", precision: str = "auto") -> tuple[Any, Any]:
-    """The model, ready to translate on a device, and its bare tokeniser; what is wrong is a :class:`DataError`.
+    """Load a model, ready to translate on a device, and its bare tokeniser; any failure is a :class:`DataError`.
 
-    With precision ``int8`` the model itself is float32: what multiplies integers makes them of it.
+    With precision ``int8`` the model itself is float32: the engine that multiplies integers derives them from it.
     """
     from safetensors import SafetensorError
     from transformers import AutoModelForSeq2SeqLM
@@ -32,7 +32,7 @@ def load_model(folder: Path, device: str = "auto", precision: str = "auto") -> t
     for name in ("config.json", "tokenizer.json"):
         if not (folder / name).is_file():
             raise DataError(f"{folder} is no model: no {name}")
-    logging.disable_progress_bar()  # what goes wrong is one line, and alone
+    logging.disable_progress_bar()  # an error is reported as one line, and alone
     logging.set_verbosity_error()
     try:
         tokenizer = load_encoder(folder)
@@ -53,7 +53,7 @@ def load_model(folder: Path, device: str = "auto", precision: str = "auto") -> t
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of that name; ``auto`` is the GPU if there is one."""
+    """Return the device of that name; ``auto`` is the GPU if there is one."""
     if name not in DEVICES:
         raise DataError(f"device takes {', '.join(DEVICES)}, got {name!r}")
     if name == "cuda" and not torch.cuda.is_available():
@@ -62,7 +62,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def wants_integers(precision: str, device: torch.device, folder: Path) -> bool:
-    """Whether to multiply int8: ``auto`` does on a CPU if the weights in the folder are int8 too."""
+    """Return whether to multiply in int8: ``auto`` does on a CPU if the weights in the folder are int8."""
     from safetensors import SafetensorError
 
     from reluformer.models.compressing import is_compressed
@@ -72,12 +72,12 @@ def wants_integers(precision: str, device: torch.device, folder: Path) -> bool:
         raise DataError(f"precision int8 takes a CPU for which PyTorch has int8 matrices, got {device}")
     try:
         return precision == "int8" or (precision == "auto" and able and is_compressed(folder))
-    except (OSError, SafetensorError):  # loading says what is wrong
+    except (OSError, SafetensorError):  # loading will say what is wrong
         return False
 
 
 def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
-    """The dtype of a model; ``auto`` is bfloat16 where the device multiplies it itself, GPU or CPU, and faster."""
+    """Return the dtype of a model; ``auto`` is bfloat16 where the device, GPU or CPU, multiplies it natively."""
     if precision not in PRECISIONS:
         raise DataError(f"precision takes {', '.join(PRECISIONS)}, got {precision!r}")
     gpu = device.type == "cuda"
@@ -86,9 +86,9 @@ def choose_dtype(precision: str, device: torch.device) -> torch.dtype:
 
 
 def trained_length(config: Any) -> int:
-    """The length of the documents that a model was trained on, in tokens.
+    """Return the length of the documents that a model was trained on, in tokens.
 
-    Training leaves it in the configuration as ``trained_length``; a model without it takes ``max_position_embeddings``.
+    Training records it in the configuration as ``trained_length``; without it, ``max_position_embeddings`` is used.
     """
     length = getattr(config, "trained_length", None)
     return int(getattr(config, "max_position_embeddings", 1024) if length is None else length)

@@ -1,10 +1,10 @@
-r"""Markdown, line by line: prose is translated; code, addresses and all that gives a page its form is kept.
+r"""Markdown, line by line: prose is translated; code, addresses and everything that gives a page its form is kept.
 
 Kept to the letter: front matter, fenced and indented code, formulas, HTML tags and comments, link definitions, the
-marks of headings, lists, quotes and tables, and within a line code, addresses and formulas. A line with those inside is
-translated in the pieces between them: less fluent than a whole sentence, but nothing is ever lost or bent. Emphasis
-stays where it is that of a whole sentence or of what leads into one; words inside of a sentence lose theirs, since
-nobody knows where they stand in the translation.
+marks of headings, lists, quotes and tables, and within a line code, addresses and formulas. A line that contains those
+is translated in the pieces between them: less fluent than a whole sentence, but nothing is ever lost or altered.
+Emphasis is kept on a whole sentence or on what leads into one; words inside a sentence lose it, since their place in
+the translation is not known.
 """
 
 import re
@@ -29,8 +29,8 @@ _DEFINITION = re.compile(r" {0,3}\[[^\]^][^\]]*\]:\s*\S")
 _TABLE_RULE = re.compile(r"(?=.*\|)(?=.*-)[\s|:-]+$")
 _RAW = re.compile(r"<(?:(!--)|(pre|script|style)(?=[\s>]|$))")
 _OPEN_COMMENT = re.compile(r"<!--(?!.*-->)")
-_OPEN_TAG = re.compile(r"\s*<[A-Za-z][\w-]*(?:\s[^<>]*)?$")  # which goes on in the next line
-_FRONT = {"---": re.compile(r"[\w-]+\s*:"), "+++": re.compile(r"[\w.-]+\s*=|\[")}  # and what follows it
+_OPEN_TAG = re.compile(r"\s*<[A-Za-z][\w-]*(?:\s[^<>]*)?$")  # a tag that continues on the next line
+_FRONT = {"---": re.compile(r"[\w-]+\s*:"), "+++": re.compile(r"[\w.-]+\s*=|\[")}  # mark, and the line that follows
 _FRONT_ENDS = {"---": ("---", "..."), "+++": ("+++",)}
 _INLINE = re.compile(
     r"""(?P<ticks>`+)(?!`).+?(?<!`)(?P=ticks)(?!`)                        # code
@@ -48,31 +48,31 @@ _INLINE = re.compile(
 _EMPHASIS = re.compile(r"(?<![\\\w*_~])(\*{1,3}|_{1,3}|~~)(?=[^\s*_~])(.+?)(?<=[^\s\\])\1(?![\w*_~])")
 _CLOSING = re.compile(r"(?:\*{1,3}|_{1,3}|~~)(?=[\s.,;:!?)]|$)")
 _OPENING = re.compile(r"(?<=[\s(])(?:\*{1,3}|_{1,3}|~~)$")
-_LEADING = re.compile(r"^[\s,;:.!?)]+")  # of a piece beside code or a link: stays between the two
+_LEADING = re.compile(r"^[\s,;:.!?)]+")  # of a piece after code or a link: stays between the two
 _TRAILING = re.compile(r"[\s,;(]+$")
 _SENTENCE_ENDS = re.compile(r"[.:!?]\s*$")
-# What would begin a block; of an ordered list it matches the number, a backslash goes behind it.
+# Text that would begin a block; of an ordered list this matches the number, which a backslash is to follow.
 _BLOCK = re.compile(r"\d{1,9}(?=[.)](?:\s|$))|(?=[-+*](?:\s|$)|\#{1,6}(?:\s|$)|>|~{3}|={2,}\s*$|-{2,}\s*$|\|)")
 
 
 def markdown_lines(lines: Iterable[str]) -> Iterator[Line]:
-    """The lines of a page, each with what is to be translated of it."""
+    """Iterate over the lines of a page, each divided into what is translated and what is kept."""
     reader = _Reader()
     for line, following in pairwise(chain(lines, [""])):
         yield reader.read(line, following)
 
 
 class _Reader:
-    """What a line means depends on those before it, and for tables on the next."""
+    """Reads lines in order: what one means depends on those before it and, for tables and front matter, on the next."""
 
     def __init__(self) -> None:
         self.first = True
-        self.until: str | None = None  # closes the code, comment or front matter that we are in
-        self.depth = 0  # of the quotes, when that began
-        self.paragraph = False  # whether that ends with its paragraph at the latest
-        self.content = 0  # where the text of the list item that we are in begins
-        self.blank = True  # was the line before
-        self.code = False  # was the line before indented code
+        self.until: str | None = None  # what closes the current block of code, comment, tag or front matter
+        self.depth = 0  # of quotes where that block began
+        self.paragraph = False  # whether that block ends with its paragraph at the latest
+        self.content = 0  # column where the text of the current list item begins
+        self.blank = True  # whether the line before was blank
+        self.code = False  # whether the line before was indented code
         self.table = False
 
     def read(self, line: str, following: str) -> Line:
@@ -91,10 +91,10 @@ class _Reader:
         return _line(line, start, self.table or body.lstrip().startswith("|"))
 
     def _inside(self, body: str, depth: int) -> bool:
-        """Whether the line belongs to something that began before."""
+        """Return whether the line belongs to a block that began before."""
         if self.until is None:
             return False
-        if depth < self.depth:  # the quote ended, and with it what it held
+        if depth < self.depth:  # the quote ended, and with it the block inside
             self.until = None
             return False
         text = body.strip()
@@ -113,7 +113,7 @@ class _Reader:
         return True
 
     def _begins(self, body: str, depth: int, following: str) -> bool:
-        """Whether the line begins something that is kept whole; ``following`` is given at the top of a page."""
+        """Return whether the line begins a block that is kept whole; ``following`` is given on the first line alone."""
         self.paragraph = False
         text = body.strip().lower()
         fence = _FENCE.match(body)
@@ -125,7 +125,7 @@ class _Reader:
             closing = "-->" if raw[1] else f"</{raw[2]}>"
             self.until, self.depth = (None if closing in text else closing), depth
             return raw[1] is None or self.until is not None or text.endswith(closing)
-        comment = _OPEN_COMMENT.search(_INLINE.sub("", text))  # not one that stands in code
+        comment = _OPEN_COMMENT.search(_INLINE.sub("", text))  # not one inside code
         if comment or _OPEN_TAG.match(body):
             self.until, self.depth, self.paragraph = "-->" if comment else ">", depth, True
             return True
@@ -139,7 +139,7 @@ class _Reader:
         return _indent(body) >= self.content + 4
 
     def _indented_code(self, body: str) -> bool:
-        """Whether the line is indented code; and where the text of a list stands from here on."""
+        """Return whether the line is indented code, and update where the text of a list item begins."""
         if not body.strip():
             self.blank = True
             return False
@@ -156,7 +156,7 @@ class _Reader:
 
 
 def _line(line: str, start: int, table: bool) -> Line:
-    """A line of prose in its parts."""
+    """Divide a line of prose into its parts."""
     marks = _MARKS.match(line, start)
     begin = marks.end() if marks else start
     end = len(line)
@@ -186,14 +186,14 @@ def _line(line: str, start: int, table: bool) -> Line:
 
 
 def _without_stop(sources: Sequence[str], escape: Callable[[int, str], str], number: int, text: str) -> str:
-    """A piece of a sentence gets no full stop of its own, though the model likes to end what it says with one."""
+    """Remove the full stop that the model likes to put after a piece of a sentence, and escape the rest."""
     if text.endswith(".") and not text.endswith("..") and sources[number][-1] not in ".!?":
         text = text[:-1]
     return escape(number, text)
 
 
 def _pieces(text: str, table: bool) -> Iterator[tuple[bool, str]]:
-    """Pieces of a line, and whether they are kept: what :data:`_INLINE` finds is, and so are the bars of a table."""
+    """Iterate over pieces of a line and whether they are kept: matches of :data:`_INLINE` and bars of a table are."""
     last = 0
     for found in _INLINE.finditer(text):
         yield from _cells(text[last : found.start()], table)
@@ -207,7 +207,7 @@ def _cells(text: str, table: bool) -> Iterator[tuple[bool, str]]:
         if piece == "|" and table:
             yield True, piece
             continue
-        closing, opening = _CLOSING.match(piece), _OPENING.search(piece)  # around what is kept before and behind it
+        closing, opening = _CLOSING.match(piece), _OPENING.search(piece)  # of emphasis around a kept neighbour
         begin, end = closing.end() if closing else 0, opening.start() if opening else len(piece)
         yield True, piece[:begin]
         yield from _emphasised(piece[begin:end])
@@ -215,8 +215,8 @@ def _cells(text: str, table: bool) -> Iterator[tuple[bool, str]]:
 
 
 def _emphasised(text: str) -> Iterator[tuple[bool, str]]:
-    """A piece of prose, cut at the emphasis of whole sentences; that of words inside of a sentence is left out."""
-    start = 0  # of what was not given yet
+    """Split prose at the emphasis of whole sentences; emphasis of words inside a sentence is removed."""
+    start = 0  # of the text not yet split
     plain = ""
     for found in _EMPHASIS.finditer(text):
         before, inner = text[start : found.start()], found[2]
@@ -236,7 +236,7 @@ def _emphasised(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def _escape(number: int, text: str) -> str:
-    """A translation that is prose and nothing else; the first of its line could begin a block."""
+    """Escape a translation so that it stays prose; the first of its line could begin a block."""
     text = re.sub(r"(?<!\\)`", r"\\`", text)
     block = _BLOCK.match(text) if number == 0 else None
     return f"{text[: block.end()]}\\{text[block.end() :]}" if block else text

@@ -1,4 +1,4 @@
-"""Where translations go: one file for each that is read, written whole or not at all, and never over an input."""
+"""Where translations go: one file for each input, written whole or not at all, and never over an input."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from typing import IO
 from reluformer.data.documents import check_output
 from reluformer.data.files import DataError, check_readable, open_bytes, plain_suffix, written_file
 
-STANDARD = Path("-")  # standard input or output, where a path is asked for
+STANDARD = Path("-")  # path that stands for standard input or output
 
 
 @dataclass(frozen=True)
@@ -23,12 +23,12 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What to call the input."""
+        """Name of the input, for messages."""
         return "standard input" if self.input == STANDARD else str(self.input)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[IO[bytes]]:
-        """The bytes of the input."""
+        """Open the input for reading bytes."""
         if self.input == STANDARD:
             if sys.stdin is None:
                 raise DataError("standard input is closed: name a file")
@@ -39,7 +39,7 @@ class Job:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[IO[bytes]]:
-        """Where to write; a disk that is full, say, is a :class:`DataError` that names the file."""
+        """Open the output for writing bytes; a full disk, say, is a :class:`DataError` that names the file."""
         place = "standard output" if self.output == STANDARD else str(self.output)
         try:
             if self.output == STANDARD:
@@ -51,7 +51,7 @@ class Job:
                 with written_file(self.output) as file:
                     yield file
         except BrokenPipeError:
-            # Whoever reads has seen enough. What is still buffered must not fail again when Python ends.
+            # The reader has seen enough. What is still buffered must not fail again when Python exits.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
         except OSError as error:
@@ -59,15 +59,15 @@ class Job:
 
 
 def plan_jobs(files: Sequence[Path], output: str | Path | None, language: str, force: bool) -> list[Job]:
-    """What to read and where to write, checked before any work is done.
+    """Plan what to read and where to write, checked before any work is done.
 
     Args:
-        files: None, or ``-``, for standard input.
-        output: A file, for one input; a folder, where translations keep the names of their inputs, and which one that
-            ends with a slash is, there or not; ``-``; or None for names beside the inputs: ``report.de.md`` beside
-            ``report.md``.
-        language: What to put into such names.
-        force: Whether such a file may be there already. One that the user has named is replaced without asking.
+        files: Files to translate; none, or ``-``, for standard input.
+        output: A file, for one input; a folder, in which translations keep the names of their inputs (a path that ends
+            in a slash is one even if it does not exist yet); ``-`` for standard output; or None for files beside the
+            inputs: ``report.de.md`` beside ``report.md``.
+        language: Language to put into the names of files beside the inputs.
+        force: Whether existing files may be replaced. A file that the user named is replaced without asking.
     """
     files = files or [STANDARD]
     if list(files).count(STANDARD) > 1:

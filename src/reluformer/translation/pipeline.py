@@ -1,4 +1,4 @@
-"""Files through a translator: all of them as one stream, so that short ones share batches."""
+"""Translation of files: all of them as one stream, so that short ones share batches."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,9 +19,9 @@ class Reader:
     """How files are read.
 
     Attributes:
-        form: One of :data:`~reluformer.translation.formats.FORMATS`.
+        form: Format of the files, one of :data:`~reluformer.translation.formats.FORMATS`.
         source: Key of the sentences in JSONL; None for the only list of strings.
-        target: Key of the translations.
+        target: Key of the translations in JSONL.
     """
 
     form: str
@@ -29,17 +29,17 @@ class Reader:
     target: str
 
     def form_of(self, job: Job) -> str:
-        """The format of a file: ``text``, ``markdown`` or ``jsonl``."""
+        """Return the format of a file: ``text``, ``markdown`` or ``jsonl``."""
         return format_of(None if job.input == STANDARD else job.input, self.form)
 
     def pages(self, job: Job) -> Iterator[Page]:
-        """The pages of a file."""
+        """Iterate over the pages of a file."""
         with job.reading() as file:
             lines = decoded_lines(file, job.name)
             yield from read_pages(lines, self.form_of(job), job.name, self.source, self.target)
 
     def counts(self, jobs: Sequence[Job]) -> list[int | None]:
-        """Sentences of each file, None if it can be read only once. Finds what is wrong before work begins."""
+        """Count the sentences of each file, None if it can be read only once; finds errors before work begins."""
         return [
             sum(len(page.sentences) for page in self.pages(job))
             if job.input != STANDARD and job.input.is_file()
@@ -56,17 +56,17 @@ def translate_jobs(
     written: Callable[[Job, Written], None] | None = None,
     heard: Callable[[Job, list[str]], None] = lambda job, sentences: None,
 ) -> None:
-    """Translate files; each is there when all of it is done, and if one cannot be written those before it stay.
+    """Translate files; each appears when it is complete, and if one cannot be written, those before it stay.
 
     Args:
-        translator: Does it.
+        translator: Translator to use.
         jobs: What to read and where to write.
-        reader: Knows the format.
-        watch: Told how many sentences more are done.
-        written: Shown every window with the job it belongs to.
-        heard: Told how each file begins, before it is translated: as much as shows what language it is in.
+        reader: Reader that knows the format.
+        watch: Called with the number of sentences done since the last call.
+        written: Called with every translated window and the job it belongs to.
+        heard: Called with the first sentences of each file, enough to tell its language, before they are translated.
     """
-    waiting: deque[tuple[int, Page]] = deque()  # read, not yet written
+    waiting: deque[tuple[int, Page]] = deque()  # pages read but not yet written
     owners: list[int] = []  # the job of every page
 
     def sentences() -> Iterator[list[str]]:
@@ -87,12 +87,12 @@ def translate_jobs(
             for _, text in texts:
                 try:
                     file.write(text.encode("utf-8"))
-                except UnicodeEncodeError as error:  # half a surrogate pair in a record that came as JSON
+                except UnicodeEncodeError as error:  # half a surrogate pair in a JSON record
                     raise DataError(f"{jobs[number].name}: not Unicode text: {error.reason}") from None
 
 
 def _overheard(pages: Iterable[Page], tell: Callable[[list[str]], None]) -> Iterator[Page]:
-    """The pages as they come; ``tell`` gets the sentences that they begin with as soon as there are enough of them."""
+    """Pass pages through; ``tell`` gets the sentences at their beginning as soon as there are enough of them."""
     begin: list[str] = []
     missing = SAMPLE
     for page in pages:

@@ -1,4 +1,4 @@
-"""What is said on standard error while files are translated: a bar or, where nobody watches, now and then a line."""
+"""Progress on standard error while files are translated: a bar in a terminal, elsewhere a line now and then."""
 
 import math
 import sys
@@ -8,12 +8,12 @@ from contextlib import contextmanager, suppress
 
 from reluformer.translation.outputs import STANDARD, Job
 
-EVERY = 60.0  # seconds between two lines of a log
+EVERY = 60.0  # seconds between two lines in a log
 
 
 @contextmanager
 def sentences_done(what: str, total: int | None) -> Iterator[Callable[[float], None]]:
-    """A function to be told how many sentences more are done."""
+    """Show progress, and provide a function to call with the number of sentences done since the last call."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -28,7 +28,7 @@ def sentences_done(what: str, total: int | None) -> Iterator[Callable[[float], N
 
 
 class _Lines:
-    """A line a minute, for a log; work of less than a minute leaves none."""
+    """Prints a line a minute, for a log; work of less than a minute leaves none."""
 
     def __init__(self, what: str, total: int | None) -> None:
         self.what, self.total, self.done = what, total, 0.0
@@ -50,11 +50,11 @@ class _Lines:
 
 
 class Account:
-    """What becomes of some files, in words: nobody should wonder why there is nothing to see.
+    """Says in words what becomes of the files, so that nobody wonders why there is nothing to see.
 
     Args:
-        jobs: What is read and written.
-        counts: Sentences of each; None where they can be read only once.
+        jobs: Files that are read and written.
+        counts: Number of sentences of each file; None where it can be read only once.
     """
 
     def __init__(self, jobs: Sequence[Job], counts: Sequence[int | None]) -> None:
@@ -62,18 +62,18 @@ class Account:
 
     @property
     def total(self) -> int | None:
-        """Sentences of all files, as far as that can be known beforehand."""
+        """Number of sentences of all files; None if that cannot be known beforehand."""
         known = [count for count in self.counts if count is not None]
         return sum(known) if len(known) == len(self.counts) else None
 
     def begin(self) -> None:
-        """Say what a person at the keyboard has to do."""
+        """Start the clock, and tell a person at the keyboard what to do."""
         if any(job.input == STANDARD for job in self.jobs) and sys.stdin is not None and sys.stdin.isatty():
             _say("reading the keyboard: a text, then Ctrl-D on a line of its own")
         self.began = time.perf_counter()
 
     def counting(self, watch: Callable[[float], None]) -> Callable[[float], None]:
-        """The same function, counted."""
+        """Wrap ``watch`` so that the sentences reported to it are counted here too."""
 
         def counted(count: float) -> None:
             self.done += count
@@ -82,12 +82,12 @@ class Account:
         return counted
 
     def warn(self, job: Job, what: str | None) -> None:
-        """Say something about a file, if there is anything to say."""
+        """Print a warning about a file, if there is one."""
         if what:
             _say(f"{job.name} {what}")
 
     def end(self) -> None:
-        """Name the files in which there was nothing to do and, where somebody watches, those that were written."""
+        """Name the files that had nothing to translate and, in a terminal, those that were written."""
         for job, count in zip(self.jobs, self.counts, strict=True):
             if count == 0 or (count is None and not self.done):
                 _say(f"{job.name} has nothing to translate: what is written is what was read")

@@ -1,7 +1,7 @@
-"""How good translations are: BLEU of sentences and of documents, chrF, and whether one system is better than another.
+"""Scores of translations: BLEU of sentences and of documents, chrF, and whether one system is better than another.
 
-Everything is computed by sacreBLEU. A number says at which level it was taken: for ``s-BLEU`` a segment is a sentence,
-for ``d-BLEU`` it is a whole document, its sentences joined by spaces.
+Everything is computed by sacreBLEU. The name of a score says at which level it is taken: for ``s-BLEU`` a segment is a
+sentence, for ``d-BLEU`` a whole document, its sentences joined by spaces.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from typing import Any
 
 from reluformer.data.files import DataError
 
-# Documents by how many words their reference has; the last bucket has no end.
+# Upper limits of the buckets of documents, in words of the reference; a last bucket has no limit.
 BUCKETS = (64, 128, 256, 512, 1024, 2048)
 
 Documents = Sequence[Sequence[str]]
@@ -20,13 +20,13 @@ Documents = Sequence[Sequence[str]]
 
 @dataclass(frozen=True)
 class Score:
-    """A number, and all that is needed to take it again.
+    """A score, and everything needed to reproduce it.
 
     Attributes:
         name: ``s-BLEU``, ``d-BLEU`` or ``chrF``.
         level: What a segment is: ``sentence`` or ``document``.
-        value: From 0 to 100.
-        signature: Of sacreBLEU.
+        value: Score from 0 to 100.
+        signature: Signature of sacreBLEU.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Documents whose references have ``fewest`` to ``most`` words; None for no end."""
+    """Scores of documents whose references have ``fewest`` to ``most`` words; None for no limit."""
 
     fewest: int
     most: int | None
@@ -54,7 +54,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Scores:
-    """All about one system."""
+    """All scores of one system."""
 
     s_bleu: Score
     d_bleu: Score
@@ -65,7 +65,7 @@ class Scores:
     by_length: list[Bucket]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as dicts, lists and numbers: ready for JSON."""
+        """Return everything as dicts, lists and numbers, ready for JSON."""
         return dataclasses.asdict(self)
 
 
@@ -74,9 +74,9 @@ class Estimate:
     """A score with its uncertainty.
 
     Attributes:
-        value: On all the data.
-        mean: Over the resamples.
-        interval: Half the width of the 95 % confidence interval around that.
+        value: Score on all the data.
+        mean: Mean score over the resamples.
+        interval: Half the width of the 95 % confidence interval around the mean.
     """
 
     value: float
@@ -86,15 +86,15 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """One score of two systems.
+    """One score of two systems, compared.
 
     Attributes:
         name: ``s-BLEU``, ``d-BLEU`` or ``chrF``.
-        level: What is drawn in the bootstrap: sentences or documents.
-        first: Of the first system, the baseline.
-        second: Of the second.
-        p_value: How likely so large a difference is if the systems are equally good.
-        signature: Of sacreBLEU, with the seed and the number of resamples.
+        level: What the bootstrap draws: ``sentence`` or ``document``.
+        first: Score of the first system, the baseline.
+        second: Score of the second system.
+        p_value: Probability of so large a difference if the systems are equally good.
+        signature: Signature of sacreBLEU, with the seed and the number of resamples.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Difference:
     signature: str
 
     def to_dict(self) -> dict[str, Any]:
-        """As that of :class:`Scores`."""
+        """Return everything as dicts, lists and numbers, ready for JSON."""
         return dataclasses.asdict(self)
 
 
@@ -113,9 +113,9 @@ def score(hypotheses: Documents, references: Documents, *, tokenize: str | None 
     """Score the translations of documents, lists of sentences, against their references.
 
     Args:
-        hypotheses: What a system wrote.
-        references: What people wrote, as many documents and as many sentences in each.
-        tokenize: How BLEU finds words, a name of sacreBLEU such as ``zh``; None for its default, 13a.
+        hypotheses: Translations by a system.
+        references: Translations by people: as many documents, and as many sentences in each.
+        tokenize: Tokenisation of BLEU, a name of sacreBLEU such as ``zh``; None for its default, 13a.
     """
     check_alignment(hypotheses, references)
     s_bleu, d_bleu, chrf = _numbers(hypotheses, references, tokenize)
@@ -136,7 +136,7 @@ def score(hypotheses: Documents, references: Documents, *, tokenize: str | None 
 def compare(
     first: Documents, second: Documents, references: Documents, *, samples: int = 1000, tokenize: str | None = None
 ) -> list[Difference]:
-    """Compare two systems with sacreBLEU's paired bootstrap, sentences and documents drawn as the score has them.
+    """Compare two systems with sacreBLEU's paired bootstrap, which draws sentences or documents by the score's level.
 
     The seed is sacreBLEU's own, 12345 unless ``SACREBLEU_SEED`` says otherwise; the signature names it.
     """
@@ -152,14 +152,14 @@ def compare(
         ((key, signature),) = signatures.items()  # the metric's own name for itself
         pair: Any = results[key]
         baseline, other = (Estimate(float(x.score), float(x.mean), float(x.ci)) for x in pair)
-        # To sacreBLEU a difference of exactly 0 is as unlikely as can be; to a reader it is none.
+        # sacreBLEU gives a difference of exactly 0 the smallest p-value; to a reader it is no difference at all.
         p_value = 1.0 if baseline.value == other.value else float(pair[1].p_value)
         found.append(Difference(name, level, baseline, other, p_value, str(signature)))
     return found
 
 
 def check_alignment(hypotheses: Documents, references: Documents) -> None:
-    """Scores compare sentences one for one: anything else is an error."""
+    """Refuse translations that do not match their references sentence by sentence."""
     if not any(map(len, references)):
         raise DataError("there is nothing to score: no sentence in the references")
     if len(hypotheses) != len(references):
@@ -178,16 +178,16 @@ def _numbers(hypotheses: Documents, references: Documents, tokenize: str | None)
 
 
 def check_tokenizer(tokenize: str | None) -> None:
-    """Refuse words of BLEU that sacreBLEU does not know, before there is anything to score."""
+    """Refuse a tokenisation that sacreBLEU does not know, before there is anything to score."""
     _metrics(tokenize)
 
 
 def _metrics(tokenize: str | None) -> list[tuple[str, str, Any]]:
-    """Names, levels and metrics, in the order of the fields."""
+    """Return names, levels and metrics, in the order of the fields of :class:`Scores`."""
     from sacrebleu.metrics.bleu import BLEU
     from sacrebleu.metrics.chrf import CHRF
 
-    # Its advice on text that looks tokenised already is for whoever pipes text into sacreBLEU.
+    # sacreBLEU's warning about text that looks tokenised is meant for those who pipe text into it.
     logging.getLogger("sacrebleu").setLevel(logging.ERROR)
     if tokenize is not None and tokenize not in BLEU.TOKENIZERS:
         raise DataError(f"sacreBLEU cannot tokenise with {tokenize!r}: takes {', '.join(BLEU.TOKENIZERS)}")

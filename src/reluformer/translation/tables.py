@@ -1,4 +1,4 @@
-"""Scores on the console."""
+"""Tables of scores, and of compression, for the console."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +12,7 @@ P_VALUE = 0.05  # below this a difference is marked
 
 
 def score_table(systems: Mapping[str, Scores]) -> Table:
-    """A row for each system; the levels in the heads, the signatures below."""
+    """Tabulate scores with a row for each system, levels in the headings and signatures below."""
     first = next(iter(systems.values()))
     scores = first.s_bleu, first.d_bleu, first.chrf
     title = f"{first.documents:,} documents, {first.sentences:,} sentences, {first.words:,} words"
@@ -22,7 +22,7 @@ def score_table(systems: Mapping[str, Scores]) -> Table:
 
 
 def length_table(systems: Mapping[str, Scores]) -> Table:
-    """Every system by the length of the documents."""
+    """Tabulate the scores of every system by the length of documents."""
     rows = []
     for name, scores in systems.items():
         for bucket in scores.by_length:
@@ -34,7 +34,7 @@ def length_table(systems: Mapping[str, Scores]) -> Table:
 
 
 def difference_table(names: Sequence[str], differences: Sequence[Difference]) -> Table:
-    """Two systems, score by score."""
+    """Tabulate the comparison of two systems, score by score."""
     rows = []
     for x in differences:
         values = [f"{e.value:.2f} ({e.mean:.2f} ± {e.interval:.2f})" for e in (x.first, x.second)]
@@ -46,7 +46,7 @@ def difference_table(names: Sequence[str], differences: Sequence[Difference]) ->
 
 
 def compression_table(report: Sequence[Kept]) -> Table:
-    """Tensor by tensor."""
+    """Tabulate the result of compression, tensor by tensor."""
     rows = [
         [x.name, " x ".join(map(str, x.shape)), x.kind, f"{x.bytes:,}", f"{x.error:.4f}" if x.error else "0"]
         for x in report

@@ -1,4 +1,4 @@
-"""Documents in, translated documents out: as many sentences as came in, in their order."""
+"""Documents in, translated documents out: as many sentences as came in, in the same order."""
 
 import math
 import re
@@ -30,23 +30,23 @@ from reluformer.translation.engine import (
 from reluformer.translation.formats import is_text
 from reluformer.translation.windows import Window, split_overlong, windows_of
 
-# Training packs to the longer side. The target's length is not known, and German, say, takes up to a quarter more
-# tokens than English: filled to the brim, windows would ask for targets longer than any the model has seen.
+# Training packs by the longer side. The target's length is not known, and German, say, takes up to a quarter more
+# tokens than English: windows filled to the brim would ask for targets longer than any the model has seen.
 SOURCE_SHARE = 0.8
 SENTENCE = 256  # tokens of a sentence, where no length says how many the model can take
 MOST_BEAMS = 128  # more than anybody searches with, and fewer than any vocabulary has tokens
-MOST_PENALTY = 10  # likewise: lengths to that power are numbers still
-SHORTEST = 8  # tokens of a window: less has no room for a character that takes several
+MOST_PENALTY = 10  # likewise: lengths to that power are still finite
+SHORTEST = 8  # tokens of a window: fewer leave no room for a character that takes several
 POOL = 16  # batches' worth of windows that are sorted by length together
-COSTS = {"cuda": 65536, "cpu": 8192}  # of a batch: a GPU wants many rows at once, a CPU short ones that fit its caches
+COSTS = {"cuda": 65536, "cpu": 8192}  # of a batch: a GPU wants many rows at once, a CPU batches that fit its caches
 
-REPLACEMENT = "\ufffd"  # what stands for bytes that are no character: nobody wants to read it
-# What would end a line, and plain white space; a no-break space is part of the text.
+REPLACEMENT = "\ufffd"  # stands for bytes that are no character: nobody wants to read it
+# Whatever would end a line, and plain white space; a no-break space is part of the text.
 _BLANKS = re.compile("[ \t\n\r\f\v\x1c-\x1f\x85\u2028\u2029]+")
 
 
 class Written(NamedTuple):
-    """A window that was translated: its document, counted from 0, and the tokens on both sides, ``</s>`` last."""
+    """A translated window: the index of its document, and the tokens on both sides, ``</s>`` last."""
 
     document: int
     window: Window
@@ -58,21 +58,21 @@ class Translator:
     """A model that translates documents of any length.
 
     Sentences go through the model in windows, with some of the sentences before them as context. Where the model does
-    not write as many sentences as it was given, the window is halved, until in the end a sentence stands alone: so no
-    sentence is lost or doubled, whatever the model does.
+    not write as many sentences as it was given, the window is halved, down to a single sentence: so no sentence is lost
+    or doubled, whatever the model does.
 
     Args:
-        model: An encoder-decoder of transformers; runs where it is and as it is, in eval mode.
-        tokenizer: Of :mod:`reluformer.data.tokenizer`, bare or in the class of transformers.
-        length: Most tokens of the longer side of a window, as in training; 0 or 1 for one sentence at a time.
+        model: Encoder-decoder of transformers; it runs on its own device and in its own dtype, in eval mode.
+        tokenizer: Tokeniser of :mod:`reluformer.data.tokenizer`, bare or wrapped by transformers.
+        length: Maximum number of tokens on the longer side of a window, as in training; 0 or 1 for single sentences.
         context: Share of a window for the sentences before it.
-        beam: Hypotheses that the search keeps; 1 is greedy.
-        length_penalty: Above 0 prefers longer translations, below 0 shorter ones.
-        cost: Most cost of a batch, in tokens times beams, see :class:`~reluformer.training.batching.CostBatches`;
+        beam: Number of hypotheses that the search keeps; 1 is greedy.
+        length_penalty: Exponent of the length: above 0 prefers longer translations, below 0 shorter ones.
+        cost: Maximum cost of a batch, in tokens times beams, see :class:`~reluformer.training.batching.CostBatches`;
             None for what suits the device.
-        integers: Whether to multiply int8 instead of floats, which takes a CPU and a model without an
+        integers: Whether to multiply in int8 instead of floats, which takes a CPU and a model without an
             :func:`~reluformer.translation.engine.obstacle`.
-        languages: What the model translates, if that is known.
+        languages: Languages that the model translates, if known.
     """
 
     def __init__(
@@ -120,15 +120,15 @@ class Translator:
         precision: str = "auto",
         **options: Any,
     ) -> "Translator":
-        """A model with its tokeniser from a folder.
+        """Load a model with its tokeniser from a folder.
 
         Args:
-            folder: What ``reluformer train`` wrote, or ``save_pretrained`` of both.
-            device: ``cpu``, ``cuda``, or ``auto`` for the better of them.
-            length: As above; None for the one that the model was trained on, see :func:`trained_length`.
-            precision: ``int8``, ``bf16``, ``fp32``, or ``auto``: int8 on a CPU where the weights are, else bf16 where
-                the device has it.
-            options: The other arguments.
+            folder: Folder that ``reluformer train`` wrote, or ``save_pretrained`` of both model and tokeniser.
+            device: ``cpu``, ``cuda``, or ``auto`` for the GPU if there is one.
+            length: As above; None for the length that the model was trained on, see :func:`trained_length`.
+            precision: ``int8``, ``bf16``, ``fp32``, or ``auto``: int8 on a CPU if the weights are int8, else bf16 where
+                the device multiplies it natively.
+            options: The other arguments of the class.
         """
         from reluformer.translation.loading import choose_device, load_model, trained_length, wants_integers
 
@@ -146,16 +146,16 @@ class Translator:
         watch: Callable[[float], None] | None = None,
         written: Callable[[Written], None] | None = None,
     ) -> Iterator[list[str]]:
-        """Translate documents, lists of sentences, as they come.
+        """Translate a stream of documents, lists of sentences.
 
-        Several documents are read ahead, so that windows of one length share a batch; a translation does not depend on
-        its neighbours there, but for rounding. Blank sentences come back as they are.
+        Several documents are read ahead, so that windows of similar length share a batch; but for rounding, a
+        translation does not depend on the others in its batch. Sentences without a letter come back as they are.
 
         Args:
-            documents: Read as a stream.
-            watch: Told how many sentences more are done; a piece of an overlong one counts as a part, what must be
-                done again as nothing.
-            written: Shown every window that counts, when it is done.
+            documents: Documents, read as a stream.
+            watch: Called with the number of sentences done since the last call; a piece of an overlong sentence counts
+                as a fraction, a window that must be redone as 0.
+            written: Called with every window whose translation is accepted.
         """
         pool: list[_Document] = []
         filled = 0
@@ -173,7 +173,7 @@ class Translator:
         watch: Callable[[float], None] | None,
         written: Callable[[Written], None] | None,
     ) -> Iterator[list[str]]:
-        """Round after round: what did not come out right comes back in smaller windows."""
+        """Translate in rounds: windows that did not come out right are redone as smaller ones."""
         todo = [(document, window) for document in pool for window in document.windows]
         while todo:
             sources = [join_sentences(document.units[window.start : window.end]) for document, window in todo]
@@ -185,7 +185,7 @@ class Translator:
                     if not document.accept(window, target):
                         again += [(document, smaller) for smaller in window.smaller()]
                         if watch:
-                            watch(0.0)  # nothing is done, but somebody is at work
+                            watch(0.0)  # a sign of life, though nothing is done
                         continue
                     if watch:
                         watch(document.share(window))
@@ -196,14 +196,14 @@ class Translator:
             yield document.lines()
 
     def doubt(self, sentences: Iterable[str]) -> str | None:
-        """What to say of a text in a language that the model does not read, see :func:`reluformer.data.language.doubt`.
+        """Return a warning about text that the model cannot read, see :func:`reluformer.data.language.doubt`.
 
-        To :meth:`translate` any text is text: it asks nothing.
+        :meth:`translate` itself does not check: it translates any text.
         """
         return doubt(sentences, self.languages)
 
     def settings(self) -> dict[str, Any]:
-        """What a translation depends on, beside the model."""
+        """Return the settings that a translation depends on, besides the model."""
         names = ("length", "context", "beam", "length_penalty", "cost")
         return {name: getattr(self, name) for name in names} | {
             "device": str(self.model.device),
@@ -211,15 +211,15 @@ class Translator:
         }
 
     def most_new(self, tokens: int) -> int:
-        """How many tokens the translation of so many may have.
+        """Return the maximum number of tokens in the translation of ``tokens`` tokens.
 
-        Twice as many and some: real translations stay well below, short ones have room for what a language spells out,
-        and a model that repeats itself is stopped.
+        Twice as many and a few more: real translations stay well below, short ones have room for what a language spells
+        out, and a model that repeats itself is stopped.
         """
         return min(2 * tokens + 16, self.positions or 2 * tokens + 16)
 
     def _search(self, sources: list[list[int]]) -> list[list[int]]:
-        """Tokens of the translations, ``</s>`` last."""
+        """Return the tokens of the translations, ``</s>`` last."""
         training = self.model.training
         self.model.eval()
         try:
@@ -231,11 +231,11 @@ class Translator:
                 raise DataError(f"out of memory at {width} tokens: takes a smaller length or beam") from None
         finally:
             self.model.train(training)
-        half = len(sources) // 2  # out here, where what the failed attempt held is free
+        half = len(sources) // 2  # out here, where the memory of the failed attempt is free
         return self._search(sources[:half]) + self._search(sources[half:])
 
     def _found(self, sources: list[list[int]]) -> list[list[int]]:
-        """By searches of our own."""
+        """Translate with searches of our own."""
         if self._engine is None or not self._engine.is_current(self.model):
             self._engine = self._make_engine()
         limits = [self.most_new(len(x)) for x in sources]
@@ -251,7 +251,7 @@ class Translator:
         return Engine(self.model, "int8" if self.integers else floats)
 
     def _generated(self, sources: list[list[int]]) -> list[list[int]]:
-        """The same by the model's own ``generate``."""
+        """Translate with the model's own ``generate``."""
         from transformers import LogitsProcessorList
 
         width, device = max(map(len, sources)), self.model.device
@@ -274,8 +274,8 @@ class _Limits:
         self.limits, self.first = limits.repeat_interleave(beam), int(limits.min())  # (B * beam,)
 
     def __call__(self, tokens: Tensor, scores: Tensor) -> Tensor:
-        """Leave those that may write one token more nothing but ``</s>``."""
-        written = tokens.shape[1]  # with the start, hence of the tokens to come the number of this one
+        """Leave sequences that have one token left nothing but ``</s>``."""
+        written = tokens.shape[1]  # the start token included, hence also the number of the token to come
         if written < self.first:
             return scores
         ending = torch.full_like(scores, -math.inf)
@@ -284,7 +284,7 @@ class _Limits:
 
 
 class _Document:
-    """A document under way: what is sent for each of its lines, and what came back."""
+    """A document in progress: what is sent to the model for each of its lines, and what came back."""
 
     def __init__(self, translator: Translator, sentences: Sequence[str], number: int) -> None:
         self.number, self.sentences, self.tokenizer = number, sentences, translator.tokenizer
@@ -301,11 +301,11 @@ class _Document:
         self.written: list[str] = [""] * len(self.units)
 
     def _pieces(self, tokens: list[int], translator: Translator) -> list[list[int]]:
-        """An overlong sentence as several, without the spaces between them."""
+        """Split an overlong sentence into several, without the spaces between them."""
         most = (translator.room or translator.longest) - 1
         pieces = [list(piece) for piece in split_overlong(tokens, most, self.tokenizer.decode)]
         texts = [tidy(self.tokenizer.decode(piece)) for piece in pieces]
-        # Without its space a word may need more tokens: as long as they fit.
+        # Without its space a word may take more tokens: the space is removed only where they fit.
         return [
             plain if len(plain) < translator.longest else piece
             for piece, text, plain in zip(pieces, texts, encode(self.tokenizer, texts), strict=True)
@@ -313,7 +313,7 @@ class _Document:
         ]
 
     def accept(self, window: Window, target: list[int]) -> bool:
-        """Keep what the model wrote, if its sentences are those of the window, one for one and none empty."""
+        """Keep what the model wrote if its sentences match those of the window one to one and none is empty."""
         decoded = self.tokenizer.decode_batch(split_sentences(target))
         texts = [tidy(text.replace(REPLACEMENT, "")) for text in decoded]
         if not window.smaller():
@@ -324,11 +324,11 @@ class _Document:
         return True
 
     def share(self, window: Window) -> float:
-        """How many sentences a window finishes, a piece of one counted as the part that it is."""
+        """Return how many sentences a window finishes, where a piece of a sentence counts as a fraction."""
         return sum(1 / self.pieces[self.line[unit]] for unit in range(window.first, window.end))
 
     def lines(self) -> list[str]:
-        """The translations, one for each sentence; what has no letter is as it was."""
+        """Return the translations, one for each sentence; a sentence without a letter is unchanged."""
         found: dict[int, list[str]] = {i: [] for i in self.line}
         for i, text in zip(self.line, self.written, strict=True):
             found[i].append(text)
@@ -336,7 +336,7 @@ class _Document:
 
 
 def tidy(text: str) -> str:
-    """A text as one line, with single spaces and none around it."""
+    """Return a text as one line, with single spaces and none around it."""
     return _BLANKS.sub(" ", text).strip(" ")
 
 
@@ -345,7 +345,7 @@ def _until_end(tokens: list[int]) -> list[int]:
 
 
 def _bare(tokenizer: Any) -> Any:
-    """The tokeniser without what transformers puts around it, and one to which text is always text."""
+    """Return a copy of the tokeniser without the wrapper of transformers, to which text is always text."""
     from tokenizers import Tokenizer
 
     tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
@@ -359,7 +359,7 @@ def _bare(tokenizer: Any) -> Any:
 
 
 def _positions(config: Any) -> int | None:
-    """How many positions a sequence may have, if the model sets a limit."""
+    """Return the maximum number of positions of a sequence, or None if the model sets no limit."""
     if getattr(config, "positions", "learned") in ("sinusoidal", "rotary"):
         return None
     return getattr(config, "max_position_embeddings", None)

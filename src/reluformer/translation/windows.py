@@ -1,7 +1,7 @@
-"""A document cut into windows: what goes through the model together, and what of it counts.
+"""Windows of a document: which sentences go through the model together, and which of them count.
 
 Windows overlap. The first sentences of a window may be the last ones of the window before: they are translated again,
-so that what follows has a context, and their second translation is left out.
+so that what follows has a context, and their second translation is discarded.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,19 +11,19 @@ SENTENCE_ENDS = (".", "!", "?", "…", "。", "！", "？", "।")
 CLAUSE_ENDS = (",", ";", ":", "–", "—", "，", "；", "：", "、")
 SPACELESS = ("。", "！", "？", "，", "；", "：", "、")  # no space follows these
 UNDECODABLE = "\ufffd"
-LONGEST_CHARACTER = 4  # bytes in UTF-8, hence tokens at most
+LONGEST_CHARACTER = 4  # bytes in UTF-8, hence the most tokens of a character
 
 
 @dataclass(frozen=True, order=True)
 class Window:
-    """Sentences ``start`` to ``end - 1`` go in; of what comes out, those from ``first`` on count."""
+    """Sentences ``start`` to ``end - 1`` go into the model; of what comes out, those from ``first`` on count."""
 
     start: int
     first: int
     end: int
 
     def smaller(self) -> list["Window"]:
-        """Windows for the same sentences in which less can go wrong; none if it holds one sentence alone."""
+        """Return smaller windows for the same sentences, in which less can go wrong; none for a single sentence."""
         context = (self.first - self.start) // 2
         middle = (self.first + self.end) // 2
         if middle > self.first:
@@ -32,12 +32,12 @@ class Window:
 
 
 def windows_of(lengths: Sequence[int], room: int, context: float) -> list[Window]:
-    """Windows in which every sentence counts once, greedily.
+    """Cut a document greedily into windows in which every sentence counts once.
 
     Args:
-        lengths: Tokens of the sentences, each with the one that follows it, a separator or the end.
-        room: Most tokens of a window; a longer sentence comes alone, and with 0 every sentence does.
-        context: Most of the room that the context takes, as a share.
+        lengths: Number of tokens of every sentence, the separator or end token after it included.
+        room: Maximum number of tokens in a window; a longer sentence is alone in its window, with 0 every sentence is.
+        context: Maximum share of the room that the context takes.
     """
     windows = []
     first = 0
@@ -57,14 +57,14 @@ def windows_of(lengths: Sequence[int], room: int, context: float) -> list[Window
 
 
 def split_overlong(tokens: Sequence[int], most: int, decode: Callable[[Sequence[int]], str]) -> list[Sequence[int]]:
-    """Pieces of a sentence that is too long, of at most so many tokens, cut where it hurts least.
+    """Cut an overlong sentence into pieces of at most ``most`` tokens, where it hurts least.
 
-    Behind a sentence if there is one in the second half of a piece, else behind a clause, between words, between
-    characters, and if there is no such place either (which takes bytes that are no text), anywhere.
+    That is after the end of a sentence if there is one in the second half of a piece, else after a clause, between
+    words, between characters or, without any such place (which takes bytes that are not text), anywhere.
     """
     pieces = []
     begin = 0
-    shortest = max(1, min(most // 2 + 1, most - LONGEST_CHARACTER + 1))  # one of these ends a character
+    shortest = max(1, min(most // 2 + 1, most - LONGEST_CHARACTER + 1))  # a character ends between this and most
     while len(tokens) - begin > most:
         end = _best_cut(tokens, begin + shortest, begin + most, decode)
         pieces.append(tokens[begin:end])
@@ -73,9 +73,9 @@ def split_overlong(tokens: Sequence[int], most: int, decode: Callable[[Sequence[
 
 
 def _best_cut(tokens: Sequence[int], earliest: int, latest: int, decode: Callable[[Sequence[int]], str]) -> int:
-    """Where the next piece begins: the latest of the best places."""
+    """Return where the next piece begins: the latest of the best places."""
     places = range(latest, earliest - 1, -1)
-    # A token may hold a part of a character: the last few hold the last one whole, or end in what cannot be decoded.
+    # A token may hold a part of a character: the last few tokens hold the last character, or cannot be decoded.
     before = {i: decode(tokens[max(i - LONGEST_CHARACTER, 0) : i]) for i in places}
 
     def quality(i: int) -> int:
@@ -85,4 +85,4 @@ def _best_cut(tokens: Sequence[int], earliest: int, latest: int, decode: Callabl
             return 1
         return 4 if before[i].endswith(SENTENCE_ENDS) else 3 if before[i].endswith(CLAUSE_ENDS) else 2
 
-    return max(places, key=quality)  # the first of the best
+    return max(places, key=quality)  # the first of the best, hence the latest

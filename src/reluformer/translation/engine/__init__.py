@@ -1,9 +1,9 @@
-"""Translation: greedy and beam search, and what they ask for the likeliest tokens.
+"""Greedy and beam search, and the engines that compute the next tokens for them.
 
 ``generate`` of transformers goes through dozens of Python layers for each token, reorders the keys of all beams at each
-step, and goes on with sources that are done. On a CPU an :class:`Engine` is a model of ours taken apart into the few
+step, and continues with sources that are done. On a CPU an :class:`Engine` is a model of ours taken apart into the few
 operations that a step of decoding needs: a handful of calls per layer, matrices may be int8, and keys stay where they
-were written. Elsewhere a :class:`Stepper` is the model itself.
+were written. Elsewhere a :class:`Stepper` runs the model itself.
 """
 
 from reluformer.translation.engine.model import Engine

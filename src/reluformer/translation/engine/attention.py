@@ -1,4 +1,4 @@
-"""Attention of an encoder-decoder, as plain functions of rows, its constants folded into its matrices."""
+"""Attention of an encoder-decoder as plain functions of rows, with its constants folded into its matrices."""
 
 from typing import Any
 
@@ -15,17 +15,17 @@ from reluformer.translation.engine import native
 from reluformer.translation.engine.keys import TreeKeys
 from reluformer.translation.engine.layers import Frame, MakeLinear, Norm, eps_of, joined, normer, rms_normer, same
 
-SHORT = 64  # tokens of a source up to which step.c looks at every pair of them; products of longer ones are matrices'
+SHORT = 64  # tokens of a source up to which step.c goes through every pair; longer ones take products of matrices
 
 
 class Looking(Frame):
-    """What every attention has: how values are made, and weighed by queries.
+    """What all attentions have in common: how values are made, and weighed by queries.
 
     Args:
-        sublayer: Of the model.
-        make: Makes its linear layers.
-        kept: The dtype of keys and values, hence of scores.
-        compiled: Whether step.c looks up, or else PyTorch.
+        sublayer: Attention sublayer of the model.
+        make: Function that makes its linear layers.
+        kept: Dtype of keys and values, hence of scores.
+        compiled: Whether step.c does the lookup, instead of PyTorch.
     """
 
     def __init__(self, sublayer: Any, make: MakeLinear, kept: torch.dtype, compiled: bool = False) -> None:
@@ -34,15 +34,15 @@ class Looking(Frame):
         self.compiled, self.kept = compiled, kept
         self.settings, self.heads, self.head_dim = memory.settings, memory.heads, memory.head_dim
         self.scale, self.constant, self.counted = memory.head_dim**-0.5, memory.constant, memory.counted
-        self.sees_zeros = self.settings.activation not in FUSED  # under ReLU values of zeros add nothing to a sum
+        self.sees_zeros = self.settings.activation not in FUSED  # under ReLU zero values add nothing to a sum
         self.bias = None if memory.bias is None else memory.bias.detach().float()  # (H,)
         self.output = make(memory.output.weight, memory.output.bias)
-        # Of queries that are still to be normed: how, and what that takes.
+        # The norm that :meth:`weigh` applies to queries, and its parameters for step.c.
         self.query_norm: Norm = same
         self.gain: Tensor | None = None
         self.eps = 0.0
         gamma = memory.gamma()
-        # What values are multiplied by, and what is added to them then, by channel: ``(width,)`` or a number.
+        # Factor on values, and what is added to them afterwards, by channel: ``(width,)`` or a number.
         self.factor: Any = 1.0
         self.added: Any = 0.0
         if self.counted:
@@ -52,36 +52,36 @@ class Looking(Frame):
             self.factor = gamma.detach().float().reciprocal().repeat_interleave(memory.head_dim)
 
     def _first_channels(self) -> Tensor:
-        """``(width,)``, 1 for the first of every head."""
+        """Return ``(width,)``, 1 at the first channel of every head and 0 elsewhere."""
         return (torch.arange(self.heads * self.head_dim) % self.head_dim == 0).float()
 
     def settle(self, made: Tensor, mask: Tensor) -> Tensor:
-        """Keys and values ``(2, S, H, N, D)`` that any query may look at, of ``made (S, N, 2, H, D)``.
+        """Turn ``made (S, N, 2, H, D)`` into keys and values ``(2, S, H, N, D)`` that every query may look at.
 
-        Those of padding, False in ``mask (S, N)``, become zeros. Scores are centred by centred keys, once for all rows.
+        Values of padding, where ``mask (S, N)`` is False, become zeros. Centring the keys once centres all scores.
         """
         count = mask.sum(1)
         made = made * mask[:, :, None, None, None]
-        if self.settings.centred:  # what pads has values of zeros, whatever its keys
+        if self.settings.centred:  # keys of padding do not matter: its values are zeros
             made[:, :, 0] -= made[:, :, 0].sum(1, keepdim=True) / count[:, None, None, None]
         if self.constant:
-            made[:, :, 0, :, 0] = 0  # the bias is added to the scores
+            made[:, :, 0, :, 0] = 0  # the bias is added to the scores instead
         made[:, :, 1] *= (count / 2).pow(-self.settings.alpha)[:, None, None, None]
         return made.permute(2, 0, 3, 1, 4).to(self.kept).contiguous()
 
     def weigh(self, q: Tensor, k: Tensor, v: Tensor, used: int, count: float, mask: Tensor | None) -> Tensor:
-        """Sums ``(S * beam, width)`` of ``q (S, beam, H, D)`` over ``k, v (S, H, room, D)``, in the dtype of these.
+        """Return the weighted sums of values ``(S * beam, width)``, computed in the dtype of keys and values.
 
         Args:
-            q: Queries.
-            k: Keys.
-            v: Values, divided by gamma.
-            used: How many keys there are in that room, zeros behind them.
-            count: How many keys a query sees, where values are not divided by that already; 2 where they are.
-            mask: ``(S, beam | 1, room)``, 0 for what may not be seen; values of zeros need none under ReLU.
+            q: Queries ``(S, beam, H, D)``.
+            k: Keys ``(S, H, room, D)``.
+            v: Values ``(S, H, room, D)``, divided by gamma.
+            used: Number of keys in use; what follows them in the room is zero or masked.
+            count: Number of keys that a query sees; 2 where values are divided by ``(count / 2) ** alpha`` already.
+            mask: ``(S, beam | 1, room)``, 0 for keys that must not be seen; under ReLU zero values need none.
         """
         power = FUSED.get(self.settings.activation, 0)
-        factor = (count / 2) ** (-self.settings.alpha / power) if power else 1.0  # of a row, hence of its scores
+        factor = (count / 2) ** (-self.settings.alpha / power) if power else 1.0  # of a row, moved into its scores
         if self.compiled:
             return native.look_up(
                 q, k, v, used, power=power, scale=self.scale, factor=factor, bias=self.bias,
@@ -106,12 +106,12 @@ class Looking(Frame):
                 weights.mul_(weights)
         out = torch.bmm(weights, v).view(sources, heads, beam, -1)
         if self.counted:
-            out = out / out[..., :1].clamp_min(TINY)  # of a dead row all is 0
+            out = out / out[..., :1].clamp_min(TINY)  # a dead row stays 0
         return out.transpose(1, 2).reshape(sources * beam, -1).float()
 
 
 class Reading(Looking):
-    """The encoder's, of all positions of some sources at once."""
+    """Self-attention of the encoder, for all positions of some sources at once."""
 
     def __init__(self, sublayer: Any, make: MakeLinear, compiled: bool = False) -> None:
         super().__init__(sublayer, make, torch.float32, compiled)
@@ -121,7 +121,7 @@ class Reading(Looking):
         self.inputs = joined(layers, make, [1.0, 1.0, self.factor], [0.0, 0.0, self.added])
 
     def __call__(self, x: Tensor, mask: Tensor, padded: bool, rotate: Any) -> Tensor:
-        """The stream ``(S * N, width)`` after it; ``mask (S, N)`` is False for padding, if there is any."""
+        """Return the stream ``(S * N, width)`` after this sublayer; ``mask (S, N)`` is False at padding, if any."""
         made = self.inputs(self.enter(x)).view(*mask.shape, 3, self.heads, self.head_dim)
         q, k, v = made.permute(2, 0, 3, 1, 4)  # each (S, H, N, D)
         q, k = (norm(y) for norm, y in zip(self.norms, (q, k), strict=True))
@@ -139,7 +139,7 @@ class Reading(Looking):
 
 
 class SourceAttention(Looking):
-    """The decoder's, to the keys and values of the source, which are made once."""
+    """Cross-attention of the decoder, to keys and values of the source that are made once."""
 
     def __init__(self, sublayer: Any, make: MakeLinear, kept: torch.dtype, compiled: bool = False) -> None:
         super().__init__(sublayer, make, kept, compiled)
@@ -151,13 +151,13 @@ class SourceAttention(Looking):
         self.source = joined([memory.key, memory.value], make, [1.0, self.factor], [0.0, self.added])
 
     def __call__(self, x: Tensor, source: Tensor, mask: Tensor | None, beam: int) -> Tensor:
-        """The stream ``(S * beam, width)`` after it.
+        """Return the stream ``(S * beam, width)`` after this sublayer.
 
         Args:
-            x: The stream before.
-            source: What :meth:`remember` made.
-            mask: ``(S, 1, N)``, 0 for padding.
-            beam: Rows of a source.
+            x: Stream before this sublayer.
+            source: Keys and values from :meth:`remember`.
+            mask: ``(S, 1, N)``, 0 at padding.
+            beam: Number of rows per source.
         """
         q = self.query(self.enter(x)).view(-1, beam, self.heads, self.head_dim)
         k, v = source
@@ -165,7 +165,7 @@ class SourceAttention(Looking):
         return self.leave(x + self.output(found))
 
     def remember(self, states: Tensor, mask: Tensor) -> Tensor:
-        """Keys and values ``(2, S, H, N, D)`` of what was read, ``(S, N, width)``; those of padding are zeros."""
+        """Return keys and values ``(2, S, H, N, D)`` of encoder states ``(S, N, width)``; padding has zero values."""
         sources, length, _ = states.shape
         made = self.source(states.flatten(0, 1)).view(sources, length, 2, self.heads, self.head_dim)
         made[:, :, 0] = self.key_norm(made[:, :, 0])
@@ -173,14 +173,14 @@ class SourceAttention(Looking):
 
 
 class OwnAttention(Looking):
-    """The decoder's, to the target's own keys: queries, keys and values of one position of each beam at a time.
+    """Self-attention of the decoder, for one position of each beam at a time.
 
-    Where positions turn queries and keys, two channels that turn together stand side by side here, as one complex
-    number: their order is no matter to a product.
+    Where positions turn queries and keys, two channels that turn together are adjacent here, as one complex number:
+    products do not depend on the order of channels.
 
     Attributes:
-        constant: Whether bias and mean come with the queries, see :meth:`complete`.
-        folded: Whether the matrices make the first channels that this takes.
+        constant: Whether queries carry the bias and the mean of their scores, see :meth:`complete`.
+        folded: Whether the matrices already make the first channels that this takes: 0 in queries, 1 in keys.
     """
 
     def __init__(
@@ -189,13 +189,13 @@ class OwnAttention(Looking):
         super().__init__(sublayer, make, kept, compiled)
         memory: Attention = sublayer.memory
         self.folded = self.constant and not (turned or self.settings.query_key_norm)
-        self.first = torch.zeros(self.heads, dtype=torch.float32)  # what the first channel has of the bias
+        self.first = torch.zeros(self.heads, dtype=torch.float32)  # what the bias adds to a query's first channel
         if self.constant and self.bias is not None:
             self.first, self.bias = self.bias / self.scale, None
         order = torch.arange(self.head_dim)
         if turned:
             order = order.view(2, -1).T.flatten()
-        self.normed: Norm = same  # queries and keys, (..., 2, H, D)
+        self.normed: Norm = same  # norm of queries and keys, (..., 2, H, D)
         self.gains: Tensor | None = None  # (2, D)
         self.gains_eps = 0.0
         if memory.query_norm is not None and memory.key_norm is not None:
@@ -213,13 +213,13 @@ class OwnAttention(Looking):
         )
 
     def __call__(self, x: Tensor, kept: TreeKeys, layer: int, turn: Tensor | None) -> Tensor:
-        """The stream ``(S * beam, width)`` after it; keys and values of this step are kept.
+        """Return the stream ``(S * beam, width)`` after this sublayer, and store the keys and values of this step.
 
         Args:
-            x: The stream before.
-            kept: All keys and values.
-            layer: Which of them.
-            turn: Complex, ``(D / 2,)``: how the position turns queries and keys.
+            x: Stream before this sublayer.
+            kept: Stored keys and values of all layers.
+            layer: Index of this layer.
+            turn: Complex numbers ``(D / 2,)`` by which the position turns queries and keys.
         """
         made = self.inputs(self.enter(x)).view(-1, kept.beam, 3, self.heads, self.head_dim)
         k, v = kept.tensor[layer]  # (S, H, room, D)
@@ -239,27 +239,27 @@ class OwnAttention(Looking):
         return self.leave(x + self.output(self.weigh(q, k, v, kept.used, kept.steps, owned)))
 
     def split(self, made: Tensor, turn: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values ``(S, beam, H, D)`` of ``made (S, beam, 3, H, D)``, turned by ``turn (D / 2,)``."""
+        """Split ``made (S, beam, 3, H, D)`` into normed and turned queries and keys, and values ``(S, beam, H, D)``."""
         both = self.normed(made[:, :, :2])
         if turn is not None:
             both = torch.view_as_real(torch.view_as_complex(both.unflatten(-1, (-1, 2))) * turn).flatten(-2)
         return both[:, :, 0], both[:, :, 1], made[:, :, 2]
 
     def complete(self, q: Tensor, k: Tensor, sums: Tensor | None, count: int) -> None:
-        """Change queries so that scores come out with their bias, and centred; all are ``(S, beam, H, D)``.
+        """Change queries so that their scores include the bias and are centred; tensors are ``(S, beam, H, D)``.
 
-        The first channel of every key is 1, so that of a query is added to all its scores. What this costs does not
-        grow with the keys. The mean could be taken from the scores instead: a little faster for one beam, but several
-        would have to leave out each other's keys first, which takes longer than all else here.
+        The first channel of every key is 1, so that of a query is added to all its scores. The cost does not grow with
+        the number of keys. The mean could be taken from the scores instead: a little faster for one beam, but several
+        would first have to leave out each other's keys, which takes longer than everything else here.
 
         Args:
             q: Queries, changed in place.
-            k: Keys of this step, which get their constant.
-            sums: Of the keys before, to which these are added; None where scores are not centred.
-            count: How many keys these are then.
+            k: Keys of this step, whose first channel becomes 1.
+            sums: Sums of the keys before, to which these are added; None where scores are not centred.
+            count: Number of keys in the sums, those of this step included.
         """
         first = q.select(-1, 0)  # (S, beam, H)
-        if not self.folded:  # else the matrices make a 0 and a 1
+        if not self.folded:  # else the matrices have made the 0 and the 1
             first.zero_()
             k.select(-1, 0).fill_(1)
         if sums is None:

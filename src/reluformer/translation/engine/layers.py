@@ -1,4 +1,4 @@
-"""What sublayers are made of, as plain functions of rows: norms, linear layers that are joined, FFNs."""
+"""The parts of sublayers as plain functions of rows: norms, joined linear layers, FFNs."""
 
 import math
 from collections.abc import Callable
@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from reluformer.models.quantising import Linear, quantise_rows
 from reluformer.translation.engine import native
 
-MakeLinear = Callable[..., Linear]  # weight, bias and relu, as in reluformer.models.quantising
+MakeLinear = Callable[..., Linear]  # takes weight, bias and relu, as in reluformer.models.quantising
 Norm = Callable[[Tensor], Tensor]
-FEW = 3  # rows: for more of them a dense product of int8 is faster than sums of the values that have a weight
+FEW = 3  # rows: for more, a dense int8 product is faster than sums over the values of active slots
 
 
 class Frame:
-    """The norm of a sublayer, before its memory or behind the sum of stream and memory."""
+    """The norm of a sublayer, before its memory or after the sum of stream and memory."""
 
     def __init__(self, sublayer: Any) -> None:
         norm = normer(sublayer.norm)
@@ -26,7 +26,7 @@ class Frame:
 
 
 def normer(module: nn.Module | None) -> Norm:
-    """A norm, or nothing."""
+    """Return a norm as a function; the identity if there is none."""
     if isinstance(module, nn.LayerNorm):
         weight, bias = module.weight.detach().float(), module.bias.detach().float()
         return lambda x: F.layer_norm(x, module.normalized_shape, weight, bias, module.eps)
@@ -36,12 +36,12 @@ def normer(module: nn.Module | None) -> Norm:
 
 
 def same(x: Tensor) -> Tensor:
-    """What a norm is that is not there."""
+    """Return ``x`` itself, in place of a norm."""
     return x
 
 
 def rms_normer(gain: Tensor, eps: float | None) -> Norm:
-    """RMS norm over the last dimension, its gain broadcast: PyTorch's own takes five times as long for a few rows."""
+    """Return an RMS norm over the last dimension, its gain broadcast: for few rows five times as fast as PyTorch's."""
     width = gain.shape[-1]
     gain = gain * math.sqrt(width)
     least = torch.tensor(math.sqrt(width * eps_of(eps)))
@@ -49,17 +49,17 @@ def rms_normer(gain: Tensor, eps: float | None) -> Norm:
 
 
 def eps_of(eps: float | None) -> float:
-    """What PyTorch takes where a norm has none."""
+    """Return the epsilon of a norm, or PyTorch's default where it has none."""
     return torch.finfo(torch.float32).eps if eps is None else eps
 
 
 class FeedForward(Frame):
-    """An FFN of ReLU.
+    """An FFN with ReLU.
 
     Args:
-        sublayer: Of the model.
-        make: Makes its linear layers.
-        compiled: Whether few rows read the int8 values of active slots alone, by step.c.
+        sublayer: FFN sublayer of the model.
+        make: Function that makes its linear layers.
+        compiled: Whether step.c sums values for few rows, reading the int8 values of active slots alone.
     """
 
     def __init__(self, sublayer: Any, make: MakeLinear, compiled: bool = False) -> None:
@@ -74,7 +74,7 @@ class FeedForward(Frame):
             self.slots = integers.T.contiguous(), scale[:, 0].contiguous(), bias  # (slots, width), (width,), (width,)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The stream ``(rows, width)`` after it."""
+        """Return the stream ``(rows, width)`` after this sublayer."""
         weights = self.keys(self.enter(x))
         if not self.compiled or len(x) > FEW:
             return self.leave(x + self.values(weights))
@@ -88,9 +88,9 @@ def joined(
     constants: list[Any] | None = None,
     orders: list[Any] | None = None,
 ) -> Linear:
-    """Several linear layers as one, the outputs of each in an order, times a factor plus a constant.
+    """Join several linear layers into one; the outputs of each are reordered, scaled, and shifted by a constant.
 
-    Factors and constants are ``(out,)`` or numbers, of the outputs as they stand then; an order is an index of them.
+    An order is an index into the outputs; factors and constants, ``(out,)`` or numbers, apply to reordered outputs.
     """
     factors, constants = factors or [1.0] * len(layers), constants or [0.0] * len(layers)
     orders = orders or [slice(None)] * len(layers)

@@ -1,4 +1,4 @@
-"""A model, ready for decoding on a CPU: the source is read at once, the target written token by token."""
+"""A model prepared for decoding on a CPU: the source is read at once, the target written token by token."""
 
 import math
 from functools import partial
@@ -20,14 +20,14 @@ FLOATS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 class Engine:
-    """What a model computes, by the fewest calls.
+    """Computes what a model computes, with the fewest calls.
 
     Args:
-        model: One without an :func:`~reluformer.translation.engine.obstacles.obstacle`.
-        precision: Of products with weights: ``int8``, ``bf16`` or ``fp32``. All else is float32, but keys and values
-            that are kept are bf16 unless ``fp32`` is asked for, where the CPU multiplies bf16 itself: to read them is
-            what a step of a long document waits for.
-        compiled: Whether lookups may be those of step.c, where it was built, instead of PyTorch's.
+        model: Model without an :func:`~reluformer.translation.engine.obstacles.obstacle`.
+        precision: Precision of products with weights: ``int8``, ``bf16`` or ``fp32``. Everything else is float32, but
+            unless ``fp32`` is asked for, keys and values are stored as bf16 on a CPU that multiplies it natively:
+            reading them is what a step of a long document waits for.
+        compiled: Whether to use step.c, where it was built, instead of PyTorch.
     """
 
     def __init__(self, model: Any, precision: str = "fp32", compiled: bool = True) -> None:
@@ -63,15 +63,15 @@ class Engine:
         self.head = make(head.weight, head.bias)
 
     def is_current(self, model: Any) -> bool:
-        """Whether the model still has the weights that this was made of."""
+        """Return whether the model still has the weights that this engine was made of."""
         return self._versions == _versions(model)
 
     def read(self, sources: list[list[int]]) -> tuple[Tensor, Tensor]:
-        """States ``(S, N, width)`` of sources, and which of them are no padding, ``(S, N)``."""
+        """Return the states ``(S, N, width)`` of sources, and a mask ``(S, N)`` that is False at padding."""
         width = max(map(len, sources))
         lengths = torch.tensor([len(x) for x in sources])
         mask = torch.arange(width) < lengths[:, None]
-        # Any token will do as padding: nobody sees it.
+        # Any token will do as padding: nothing looks at it.
         x = self.embeddings[torch.tensor([x + [0] * (width - len(x)) for x in sources]).flatten()]
         x = self.read_positions.add(x, 0, width)
         rotate = self.read_positions.rotation(width, self.head_dim)
@@ -82,24 +82,24 @@ class Engine:
         return self.read_norm(x).view(len(sources), width, -1), mask
 
     def start(self, sources: list[list[int]], beam: int) -> "Decoding":
-        """Read sources and be ready to write, ``beam`` hypotheses of each."""
+        """Read sources and return a decoding with ``beam`` hypotheses of each."""
         return Decoding(self, *self.read(sources), beam)
 
 
 class Decoding:
-    """Sources that were read, and what the decoder keeps of them and of the targets so far."""
+    """State of the decoder: keys and values of the sources, and of the targets so far."""
 
     def __init__(self, engine: Engine, states: Tensor, mask: Tensor, beam: int) -> None:
         self.engine, self.beam, self.position = engine, beam, 0
         summed = any(own.settings.centred for own, _, _ in engine.writing)
         shape = len(engine.writing), len(states), beam, engine.heads, engine.head_dim
         self.own = TreeKeys(*shape, engine.kept, summed)
-        # Of each layer (2, S, H, N, D).
+        # For each layer (2, S, H, N, D).
         self.source = [x.remember(states, mask) for _, x, _ in engine.writing]
         self.mask = None if bool(mask.all()) else mask[:, None].to(engine.kept)  # (S, 1, N)
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Logits ``(S * beam, V)`` of what follows these tokens ``(S * beam,)``, one more of each hypothesis."""
+        """Append ``tokens (S * beam,)``, one per hypothesis, and return the logits ``(S * beam, V)`` of the next."""
         engine = self.engine
         THREADS.follow()
         x = engine.write_positions.add(engine.embeddings[tokens], self.position, 1)
@@ -113,26 +113,26 @@ class Decoding:
         return engine.head(engine.write_norm(x))
 
     def reorder(self, rows: Tensor) -> None:
-        """Let hypotheses go on from others: ``rows (S * beam,)`` of those there are."""
+        """Let every hypothesis continue from the present row given in ``rows (S * beam,)``."""
         self.own.reorder(rows)
 
     def keep(self, sources: Tensor) -> None:
-        """Go on with some of the sources alone."""
+        """Continue with some of the sources only."""
         self.own.keep(sources)
         self.source = [x.index_select(1, sources) for x in self.source]
         self.mask = None if self.mask is None else self.mask.index_select(0, sources)
 
 
 class _Positions:
-    """What positions add to embeddings, or how they turn queries and keys; made when first asked for."""
+    """What positions add to embeddings, or how they turn queries and keys; computed on demand."""
 
     def __init__(self, module: Any, width: int) -> None:
         self.module, self.width = module, width
         self.turns = module.kind == "rotary"
-        self.table = torch.empty(0, width)  # what is added, or complex numbers to multiply by, by position
+        self.table = torch.empty(0, width)  # for each position, what is added, or complex numbers to multiply by
 
     def add(self, x: Tensor, first: int, count: int) -> Tensor:
-        """``x (S * count, width)`` with its positions."""
+        """Return ``x (S * count, width)`` with its positions added, unless they turn."""
         if self.turns:
             return x
         if first + count > len(self.table):
@@ -144,11 +144,11 @@ class _Positions:
         return (x.view(-1, count, self.width) + self.table[first : first + count]).view(x.shape)
 
     def rotation(self, count: int, head_dim: int) -> Any:
-        """How they turn what has ``count`` positions, if they do."""
+        """Return the rotation of ``count`` positions, or None if positions do not turn."""
         return rotation(torch.arange(count)[None], head_dim) if self.turns else None
 
     def turn(self, position: int, head_dim: int) -> Tensor | None:
-        """The same of one position, as complex numbers ``(head_dim / 2,)``."""
+        """Return the rotation of one position as complex numbers ``(head_dim / 2,)``, or None."""
         if not self.turns:
             return None
         if position >= len(self.table):
@@ -162,6 +162,6 @@ def _ffn(layer: Any, make: Any, compiled: bool = False) -> FeedForward | None:
 
 
 def _versions(model: Any) -> tuple[tuple[int, int], ...]:
-    """Changes with every change of a weight."""
+    """Return a fingerprint that changes with every change of a weight."""
     found = model.state_dict(keep_vars=True).values()
     return tuple((x.data_ptr(), 0 if x.is_inference() else x._version) for x in found)

@@ -1,7 +1,7 @@
-"""What step.c does, called with tensors: a lookup without PyTorch's dozen of small calls.
+"""Bindings of step.c for tensors: a lookup in one call, where PyTorch takes a dozen small ones.
 
-The library is built when the package is installed, where there is a C compiler for it. Without it :func:`library` is
-None, and the engine does the same by PyTorch.
+The library is built when the package is installed, if there is a C compiler. Without it :func:`library` returns None,
+and the engine does the same with PyTorch.
 """
 
 import ctypes
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from reluformer.ops.statistics import TINY
 
-VERSION = 1  # of the signatures: step_version in step.c
-KINDS = {torch.float32: 0, torch.bfloat16: 1}  # of keys and values, as step.c counts them
+VERSION = 1  # of the signatures, the same as step_version in step.c
+KINDS = {torch.float32: 0, torch.bfloat16: 1}  # of keys and values, as numbered in step.c
 _INT, _LONG, _FLOAT, _POINTER = ctypes.c_int, ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 _SIGNATURES = {
     "sum_values": [_INT] * 4 + [_POINTER] * 6,
@@ -26,14 +26,14 @@ _SIGNATURES = {
 
 @lru_cache
 def library() -> ctypes.CDLL | None:
-    """The library, if there is one that can be loaded."""
+    """Return the library, or None if there is none that can be loaded."""
     spec = find_spec("reluformer.translation.engine._step")
     if spec is None or spec.origin is None:
         return None
     try:
         found = ctypes.CDLL(spec.origin)
         version = ctypes.c_int.in_dll(found, "step_version").value
-    except (OSError, ValueError):  # for another machine, or for a PyTorch that has no OpenMP to lend; or none of ours
+    except (OSError, ValueError):  # for another machine, or a PyTorch without OpenMP to share, or not ours
         return None
     if version != VERSION:  # built from an earlier step.c
         return None
@@ -50,15 +50,15 @@ def _loaded() -> ctypes.CDLL:
 
 
 def _floats(*shape: int) -> Tensor:
-    """Whatever PyTorch's defaults are."""
+    """Allocate float32 on the CPU, whatever PyTorch's defaults are."""
     return torch.empty(shape, dtype=torch.float32, device="cpu")
 
 
 def sum_values(weights: Tensor, values: Tensor, scale: Tensor, bias: Tensor, stream: Tensor) -> Tensor:
-    """``stream + weights @ (values * scale) + bias``; values whose weight is zero are not read.
+    """Return ``stream + weights @ (values * scale) + bias``; values whose weight is zero are not read.
 
     Args:
-        weights: ``(rows, slots)``, float32 as all that follow.
+        weights: ``(rows, slots)``, float32 like all others but the values.
         values: ``(slots, width)``, int8.
         scale: ``(width,)``.
         bias: ``(width,)``.
@@ -88,21 +88,21 @@ def look_up(
     mask: Tensor | None = None,
     counted: bool = False,
 ) -> Tensor:
-    """Sums ``(S * beam, width)`` of values by ``relu(factor * (scale * q.k + bias)) ** power``.
+    """Return sums ``(S * beam, width)`` of values weighted by ``relu(factor * (scale * q.k + bias)) ** power``.
 
     Args:
-        q: ``(S, beam, H, D)``, heads one behind another.
-        k: ``(S, H, room, D)``, contiguous.
-        v: The same.
-        used: How many keys there are in that room.
-        power: 0 for softmax.
-        scale: Of products.
-        factor: Of scores.
-        bias: ``(H,)``.
-        gain: ``(D,)`` of an RMS norm of queries.
-        eps: Of that norm.
-        mask: ``(S, beam | 1, room)`` in the dtype of keys, 0 for what is hidden.
-        counted: Whether values begin with a 1, so that sums begin with their mass, by which they are to be divided.
+        q: Queries ``(S, beam, H, D)``, the heads of a row contiguous.
+        k: Keys ``(S, H, room, D)``, contiguous.
+        v: Values ``(S, H, room, D)``, contiguous.
+        used: Number of keys in use.
+        power: Power of ReLU; 0 for softmax.
+        scale: Factor on the products of queries and keys.
+        factor: Factor on scores, bias included.
+        bias: Bias of scores ``(H,)``.
+        gain: Gain ``(D,)`` of an RMS norm of queries; None for no norm.
+        eps: Epsilon of that norm.
+        mask: ``(S, beam | 1, room)`` in the dtype of keys, 0 for hidden keys.
+        counted: Whether values begin with a 1, so that sums begin with the mass, by which they are divided.
     """
     sources, beam, heads, dim = q.shape
     scratch, out = _floats(sources * heads * (beam + 1) * used), _floats(sources * beam, heads * dim)
@@ -129,20 +129,20 @@ def keep(
     sums: Tensor | None,
     count: int,
 ) -> None:
-    """Norm and turn queries and keys, complete queries, write keys and values; see ``OwnAttention`` for their meaning.
+    """Norm and turn queries and keys, complete queries, and store keys and values, as ``OwnAttention`` does.
 
     Args:
-        made: Queries, keys and values ``(S, beam, 3, H, D)``, of which queries are changed in place.
-        k: Keys ``(S, H, room, D)`` to write to.
-        v: Values, the same.
-        place: Where those of the first of a beam are written.
-        gains: ``(2, D)``.
-        eps: Of the norm.
-        turn: Complex, ``(D / 2,)``.
-        first: ``(H,)``, where the first channel of a key is a constant.
-        folded: Whether it is that already.
-        sums: ``(S, beam, H, D)``.
-        count: Keys of a beam, this one counted.
+        made: Queries, keys and values ``(S, beam, 3, H, D)``; queries and keys are changed in place.
+        k: Stored keys ``(S, H, room, D)``, written to.
+        v: Stored values ``(S, H, room, D)``, written to.
+        place: Position in the room for the first beam; the others follow.
+        gains: Gains ``(2, D)`` of the RMS norms of queries and keys; None for no norms.
+        eps: Epsilon of the norms.
+        turn: Complex numbers ``(D / 2,)`` by which queries and keys are turned; None if they are not.
+        first: What the bias adds to a query's first channel ``(H,)``; None if keys have no constant first channel.
+        folded: Whether the first channels are 0 in queries and 1 in keys already.
+        sums: Sums ``(S, beam, H, D)`` of a beam's keys, updated; None where scores are not centred.
+        count: Number of a beam's keys, this one included.
     """
     sources, beam, _, heads, dim = made.shape
     _loaded().keep(
@@ -152,12 +152,12 @@ def keep(
 
 
 def best_tokens(logits: Tensor, many: int, never: int | None = None) -> tuple[Tensor, Tensor]:
-    """Logarithms of the largest probabilities ``(rows, many)``, best first, and their tokens.
+    """Return the logarithms of the largest probabilities ``(rows, many)``, best first, and their tokens.
 
     Args:
-        logits: ``(rows, V)``.
-        many: How many.
-        never: A token that is none of them, though it has its share of the probability.
+        logits: Logits ``(rows, V)``.
+        many: Number of tokens per row.
+        never: Token that is never returned, though it keeps its share of the probability.
     """
     logits = logits.contiguous()
     best = _floats(len(logits), many)

@@ -1,4 +1,4 @@
-"""What an engine cannot run."""
+"""Which models an engine cannot run, and why."""
 
 import dataclasses
 from typing import Any
@@ -9,12 +9,12 @@ from reluformer.models.reluformer import ReLUFormerForConditionalGeneration
 
 
 def can_step(model: Any) -> bool:
-    """Whether searches can write with a model, be it as it is."""
-    return _unlike_ours(model) is None and not hasattr(model, "hf_device_map")  # which calls of its parts do not see
+    """Return whether our searches can decode with a model, be it by the model's own modules."""
+    return _unlike_ours(model) is None and not hasattr(model, "hf_device_map")  # which calls of its parts would ignore
 
 
 def _unlike_ours(model: Any) -> str | None:
-    """What searches take no model with, or None."""
+    """Return why our searches cannot use a model, or None if they can."""
     if not isinstance(model, ReLUFormerForConditionalGeneration):
         return f"a {type(model).__name__}"
     if not model.config.decoder_layers:
@@ -25,7 +25,7 @@ def _unlike_ours(model: Any) -> str | None:
 
 
 def obstacle(model: Any) -> str | None:
-    """Why an engine cannot run a model, or None if it can."""
+    """Return why an engine cannot run a model, or None if it can."""
     if (foreign := _unlike_ours(model)) is not None:
         return foreign
     if model.device.type != "cpu":
@@ -40,7 +40,7 @@ def obstacle(model: Any) -> str | None:
 
 
 def _unlike_attention(name: str, settings: MemorySettings) -> str | None:
-    """What is special about an attention that the classes of attention.py cannot compute, or None."""
+    """Return the setting of an attention that the classes in attention.py cannot compute, or None."""
     if settings.activation not in (*FUSED, "softmax"):
         return f"{name}.activation {settings.activation}"
     plain, taken = SOFTMAX_ATTENTION, ["query_key_norm"]
@@ -53,7 +53,7 @@ def _unlike_attention(name: str, settings: MemorySettings) -> str | None:
 
 
 def _unlike_feedforward(settings: MemorySettings) -> str | None:
-    """The same of an FFN."""
+    """Return the setting of an FFN that :class:`FeedForward` cannot compute, or None."""
     if not settings.slots:
         return None
     plain = MemorySettings(alpha=0.0, gamma="none", bias=settings.bias, slots=settings.slots)
@@ -61,7 +61,7 @@ def _unlike_feedforward(settings: MemorySettings) -> str | None:
 
 
 def _difference(name: str, settings: MemorySettings, plain: MemorySettings) -> str | None:
-    """The first setting that is not the plain one: whatever settings there may be."""
+    """Return the first setting that differs from the plain ones, also one that was added after this was written."""
     for field, value in settings.to_dict().items():
         if value != getattr(plain, field):
             return f"{name}.{field} {value}"

@@ -1,9 +1,9 @@
 """Greedy and beam search over an engine or a stepper: the tokens that ``generate`` finds, without its detours.
 
-Sources that are done leave the batch. The rules of the beam search are those of ``generate`` with
-``early_stopping=False``: a hypothesis that ends is kept if it is among the best ``beam`` continuations of its step, its
-score divided by its length to the power of the penalty; a source is done when ``beam`` hypotheses are kept and the best
-one under way, at its present length, is no better than the worst of them.
+Sources that are done leave the batch. Beam search follows the rules of ``generate`` with ``early_stopping=False``: a
+hypothesis that ends is kept if it is among the best ``beam`` continuations of its step, with its score divided by its
+length to the power of the penalty; a source is done when ``beam`` hypotheses are kept and the best unfinished one, at
+its present length, is no better than the worst of them.
 """
 
 import itertools
@@ -17,21 +17,21 @@ from reluformer.translation.engine import native
 from reluformer.translation.engine.model import Engine
 from reluformer.translation.engine.stepper import Stepper
 
-HIDDEN = -1e9  # the score of a beam that is none yet: all start from one
+HIDDEN = -1e9  # score of a beam that does not exist yet: all start from the first
 BLOCK = 64
-MANY = 64  # tokens up to which step.c sorts in each that it finds
+MANY = 64  # tokens up to which step.c is used, which sorts by insertion
 
 
 def greedy_search(
     engine: Engine | Stepper, sources: list[list[int]], limits: list[int], fewest: int = 0
 ) -> list[list[int]]:
-    """The likeliest token after the likeliest token, until the end; at the limit that is all there is.
+    """Write the likeliest token at every step, until the end token, which is forced at the limit.
 
     Args:
-        engine: The model.
+        engine: Engine or stepper of the model.
         sources: Tokens of each source.
-        limits: Most tokens of each target, its end included.
-        fewest: Tokens before any end, but for a limit.
+        limits: Maximum number of tokens of each target, its end included.
+        fewest: Minimum number of tokens of a target, its end included, unless its limit is lower.
     """
     start, end = engine.config.decoder_start_token_id, engine.config.eos_token_id
     decoding = engine.start(sources, 1)
@@ -55,14 +55,14 @@ def greedy_search(
 
 @dataclass
 class _Source:
-    """What is kept of one source: hypotheses that ended, as score, step and row that they ended from."""
+    """A source in progress, and its best finished hypotheses: score, and the step and row that they ended from."""
 
     number: int
     limit: int
     ended: list[tuple[float, int, int]] = field(default_factory=list)  # best first
 
     def is_done(self, length: int, best: float, beam: int) -> bool:
-        """Whether the best score under way, of this length, cannot improve what is kept."""
+        """Return whether ``length`` is the limit, or the best unfinished score cannot improve on what is kept."""
         return length == self.limit or (len(self.ended) == beam and best <= self.ended[-1][0])
 
 
@@ -74,7 +74,7 @@ def beam_search(
     length_penalty: float = 1.0,
     fewest: int = 0,
 ) -> list[list[int]]:
-    """The best of ``beam`` hypotheses; arguments as above."""
+    """Return the best of ``beam`` hypotheses for each source; other arguments as in :func:`greedy_search`."""
     start, end = engine.config.decoder_start_token_id, engine.config.eos_token_id
     decoding = engine.start(sources, beam)
     under_way = [_Source(i, limit) for i, limit in enumerate(limits)]
@@ -96,7 +96,7 @@ def beam_search(
                 source, score = under_way[row], float(best[row, place]) / step**length_penalty
                 source.ended.append((score, step - 1, row * beam + int(parents[row, place])))
                 source.ended = sorted(source.ended, key=lambda x: -x[0])[:beam]
-            going_on = ending.to(torch.uint8).sort(dim=1, stable=True).indices[:, :beam]  # the best that do not end
+            going_on = ending.to(torch.uint8).sort(dim=1, stable=True).indices[:, :beam]  # the best unfinished ones
             best, parents, following = (x.gather(1, going_on) for x in (best, parents, following))
         else:
             best, parents, following = best[:, :beam], parents[:, :beam], following[:, :beam]
@@ -123,9 +123,9 @@ def beam_search(
 
 
 def _likeliest(engine: Engine | Stepper, logits: Tensor, many: int, never: int | None) -> tuple[Tensor, Tensor]:
-    """The best tokens of each row but ``never``, best first: their logarithms and themselves, ``(S * beam, many)``.
+    """Return log-probabilities and tokens ``(S * beam, many)`` of the best of each row, best first, without ``never``.
 
-    They come to the host, where all the rest is done.
+    They are on the host, where the rest of the search is done.
     """
     if engine.compiled and many <= MANY:
         return native.best_tokens(logits, many, never)
@@ -139,17 +139,17 @@ def _likeliest(engine: Engine | Stepper, logits: Tensor, many: int, never: int |
 def _continuations(
     top: Tensor, tokens: Tensor, scores: Tensor, end: int, limited: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The best ``2 * beam`` of each source, best first: scores, beams that they go on from, tokens; ``(S, 2 * beam)``.
+    """Return the best ``2 * beam`` of each source, best first: scores, parent beams and tokens, ``(S, 2 * beam)``.
 
-    At most ``beam`` of them end, so that as many are left to go on with. One of the best of a source is one of the best
-    of its beam, so there is no need to sort all.
+    At most ``beam`` of them end, so at least as many are left to continue with. One of the best of a source is one of
+    the best of its beam, so there is no need to sort the whole vocabulary.
 
     Args:
-        top: Logarithms of the best ``2 * beam`` of each beam, ``(S * beam, 2 * beam)``.
-        tokens: Which these are.
-        scores: Of the beams, ``(S, beam)``.
-        end: The token that ends a target.
-        limited: Of each source, whether nothing else may follow.
+        top: Log-probabilities of the best ``2 * beam`` tokens of each beam, ``(S * beam, 2 * beam)``.
+        tokens: These tokens.
+        scores: Scores of the beams, ``(S, beam)``.
+        end: Token that ends a target.
+        limited: For each source, whether it is at its limit, where only the end may follow.
     """
     beam = scores.shape[1]
     many = 2 * beam
@@ -163,7 +163,7 @@ def _continuations(
 
 
 def _largest(x: Tensor, many: int) -> tuple[Tensor, Tensor]:
-    """``x.topk(many)`` of long rows, twice as fast: the largest are in the ``many`` blocks with the largest maxima."""
+    """Return ``x.topk(many)``, twice as fast on long rows: the largest are in the blocks with the largest maxima."""
     blocks = -(-x.shape[1] // BLOCK)
     if blocks <= many:
         return x.topk(many)
@@ -175,22 +175,22 @@ def _largest(x: Tensor, many: int) -> tuple[Tensor, Tensor]:
 
 
 class _History:
-    """Which row went on from which, with which token: hypotheses are read from their end."""
+    """Records which row continued from which, with which token; hypotheses are read back from their end."""
 
     def __init__(self) -> None:
         self.steps: list[tuple[Tensor, Tensor]] = []  # rows of the step before, and tokens
 
     def add(self, rows: Tensor, tokens: Tensor) -> None:
-        """One step more."""
+        """Record a step."""
         self.steps.append((rows, tokens))
 
     def keep(self, sources: Tensor, beam: int) -> None:
-        """Number the rows anew: only those of some sources are left."""
+        """Renumber rows, of which only those of some sources are left."""
         rows, tokens = (x.view(-1, beam)[sources].flatten() for x in self.steps[-1])
         self.steps[-1] = (rows, tokens)
 
     def back_from(self, last: int, row: int) -> list[int]:
-        """Tokens of the hypothesis that was in this row after ``last`` steps."""
+        """Return the tokens of the hypothesis that was in this row after ``last`` steps."""
         found: list[int] = []
         for rows, tokens in reversed(self.steps[:last]):
             found.append(int(tokens[row]))

@@ -1,13 +1,13 @@
-/* What a step of decoding does between its products with matrices, for a few rows on a CPU: in one call what takes
- * PyTorch a dozen, each of which costs more than its arithmetic.
+/* The parts of a decoding step between its matrix products, for a few rows on a CPU: one call does what takes PyTorch a
+ * dozen, each of which costs more than its arithmetic.
  *
- * `keep` puts new keys and values into the memory of a target, `look_up` weighs the values of a sequence, `sum_values`
- * those of an FFN, `best_tokens` finds what may follow. ReLU leaves most weights at zero, and a value whose weight is
- * zero is never read. attention.py, layers.py and search.py have the same in PyTorch; native.py calls what is here.
+ * `keep` stores new keys and values of a target, `look_up` sums the weighted values of a sequence, `sum_values` those
+ * of an FFN, and `best_tokens` finds the likeliest next tokens. ReLU leaves most weights at zero, and a value whose
+ * weight is zero is never read. attention.py, layers.py and search.py do the same in PyTorch; native.py calls all this.
  *
- * This is plain C which compilers vectorise: a copy of each loop for AVX-512, one for AVX2 and one for any CPU, chosen
- * when the library is loaded. Threads are PyTorch's own: OpenMP is not linked but found, where PyTorch has put it.
- * Tensors are contiguous, S sources of `beam` rows each, but for queries, whose rows have a stride.
+ * This is plain C that compilers vectorise: a copy of each loop for AVX-512, one for AVX2 and one for any CPU, chosen
+ * when the library is loaded. Threads are PyTorch's own: OpenMP is not linked, but found where PyTorch has loaded it.
+ * Tensors are contiguous, with S sources of `beam` rows each; only the rows of queries have a stride.
  */
 
 #include <math.h>
@@ -17,15 +17,15 @@
 #define INLINE static inline __attribute__((always_inline))
 #if defined(__x86_64__) && defined(__gnu_linux__) && (defined(__clang__) || __GNUC__ >= 12)
 #define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#elif defined(__x86_64__) && defined(__gnu_linux__) /* older ones know no levels */
+#elif defined(__x86_64__) && defined(__gnu_linux__) /* older compilers do not know the levels */
 #define CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 #define CLONES
 #endif
 
-const int step_version = 1; /* changes with any argument below, and with VERSION in native.py */
+const int step_version = 1; /* increase with any change of arguments below, together with VERSION in native.py */
 
-enum { FLOAT, BFLOAT, BYTE }; /* what keys and values are kept as: float32, bfloat16, int8 */
+enum { FLOAT, BFLOAT, BYTE }; /* types of stored keys and values: float32, bfloat16, int8 */
 enum { BLOCK = 64 };          /* channels that are summed in registers */
 
 INLINE float element(const void *x, int64_t i, int kind) {
@@ -60,7 +60,7 @@ INLINE float largest_of(const float *x, int n) {
     return largest;
 }
 
-INLINE float exponential(float x) { /* of what is not positive: 2^whole by its bits, 2^rest by a polynomial */
+INLINE float exponential(float x) { /* for x <= 0: 2^whole by its bits, 2^rest by a polynomial */
     x = (x < -87 ? -87 : x) * 1.44269504f;
     float whole = floorf(x + 0.5f), rest = x - whole, value = 1.535336188e-4f;
     value = value * rest + 1.339887440e-3f;
@@ -81,7 +81,7 @@ INLINE void norm_head(const float *x, const float *gain, float eps, int n, float
     for (int i = 0; i < n; i++) y[i] = x[i] * factor * gain[i];
 }
 
-/* Which weights are not zero; returns how many. */
+/* Write the places of weights that are not zero, and return how many there are. */
 INLINE int active_of(const float *weights, int n, int *places) {
     int count = 0;
     for (int i = 0; i < n; i++) {
@@ -91,7 +91,7 @@ INLINE int active_of(const float *weights, int n, int *places) {
     return count;
 }
 
-/* Channels from `first` on, `n` of them and at most BLOCK, of a weighted sum of rows of values. */
+/* `n` channels from `first` on, at most BLOCK, of a weighted sum of rows of values. */
 INLINE void sum_block(
     const float *weights, const int *places, int count, const void *values, int64_t width, int first, int n, int kind,
     float *sums
@@ -105,7 +105,7 @@ INLINE void sum_block(
     memcpy(sums, sum, n * sizeof *sums);
 }
 
-/* Channels from `begin` to `end`, into the places that they have in `sums`. */
+/* Channels from `begin` to `end` of a weighted sum, written to the same channels of `sums`. */
 INLINE void sum_active(
     const float *weights, int slots, int *places, const void *values, int64_t width, int begin, int end, int kind,
     float *sums
@@ -121,7 +121,7 @@ INLINE void sum_active(
 struct values {
     int rows, slots, width;
     const float *weights; /* (rows, slots) */
-    const int8_t *values; /* (slots, width), in units of its column's scale */
+    const int8_t *values; /* (slots, width), in units of the column's scale */
     const float *scale, *bias, *stream; /* (width), (width), (rows, width) */
     float *out;
 };
@@ -145,7 +145,7 @@ void sum_values(
     int blocks = (width + BLOCK - 1) / BLOCK;
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int part = 0; part < threads; part++) {
-        if (rows >= threads) { /* each has rows of its own, or else channels */
+        if (rows >= threads) { /* threads divide the rows, or else the channels */
             sum_part(&p, rows * part / threads, rows * (part + 1) / threads, 0, width);
             continue;
         }
@@ -160,8 +160,8 @@ struct lookup {
     int beam, heads, keys, room, dim, power, counted, masks;
     float scale, factor, eps, least;
     int64_t q_stride;
-    const float *q, *gain, *bias; /* (S * beam, heads, dim), (dim) of a norm, (heads); the last two may be missing */
-    const void *k, *v, *mask;     /* (S, heads, room, dim), likewise, (S, masks, room), 0 for what is hidden */
+    const float *q, *gain, *bias; /* (S * beam, heads, dim), (dim) of a norm, (heads); the last two may be NULL */
+    const void *k, *v, *mask;     /* (S, heads, room, dim), likewise, (S, masks, room), 0 for hidden keys */
     float *scratch, *out; /* (S * heads, beam + 1, keys) for weights and places, (S * beam, heads, dim) */
 };
 
@@ -175,12 +175,12 @@ INLINE void softmax(float *x, int n) {
 }
 
 INLINE void rectify(float *x, int power, int n) {
-    for (int i = 0; i < n; i++) x[i] = x[i] < 0 ? 0 : x[i]; /* what is no number stays none */
+    for (int i = 0; i < n; i++) x[i] = x[i] < 0 ? 0 : x[i]; /* NaN stays NaN */
     for (; power > 1; power /= 2)
         for (int i = 0; i < n; i++) x[i] *= x[i];
 }
 
-/* One head of one source: all rows of its beam look at a key while it is at hand. */
+/* One head of one source: all rows of its beam look at a key while it is in cache. */
 INLINE void look(const struct lookup *p, int64_t task, int kind) {
     int64_t head = task % p->heads, first = task / p->heads * p->beam, all = task * p->room * p->dim;
     float q[p->beam][p->dim], *weights = p->scratch + task * (p->beam + 1) * p->keys;
@@ -208,7 +208,7 @@ INLINE void look(const struct lookup *p, int64_t task, int kind) {
         else
             softmax(weights, p->keys);
         sum_active(weights, p->keys, places, values, p->dim, 0, p->dim, kind, out);
-        if (p->counted) { /* the first channel of every value is 1, so that of a sum is the mass of its weights */
+        if (p->counted) { /* the first channel of every value is 1, so that of a sum is the mass */
             float mass = out[0] > p->least ? out[0] : p->least;
             for (int c = 0; c < p->dim; c++) out[c] /= mass;
         }
@@ -218,8 +218,8 @@ INLINE void look(const struct lookup *p, int64_t task, int kind) {
 CLONES static void look_at_floats(const struct lookup *p, int64_t task) { look(p, task, FLOAT); }
 CLONES static void look_at_bfloats(const struct lookup *p, int64_t task) { look(p, task, BFLOAT); }
 
-/* Sums of values by relu(factor * (scale * q.k + bias)) ** power, over their mass if they are counted; where power is 0,
- * by softmax. */
+/* Sums of values weighted by relu(factor * (scale * q.k + bias)) ** power, or by softmax where power is 0; divided by
+ * their mass if they are counted. */
 void look_up(
     int threads, int sources, int beam, int heads, int keys, int room, int dim, int kind, int power, int counted,
     int masks, float scale, float factor, float eps, float least, int64_t q_stride, const float *q, const float *gain,
@@ -237,7 +237,7 @@ void look_up(
 
 /* ---- New keys and values ----------------------------------------------------------------------------------------- */
 
-/* Channels side by side are a complex number. */
+/* Multiply pairs of adjacent channels, as complex numbers, by those of `turn`. */
 INLINE void turn_head(float *x, const float *turn, int n) {
     for (int i = 0; i < n; i += 2) {
         float real = x[i], imaginary = x[i + 1];
@@ -250,7 +250,7 @@ struct entry {
     int beam, heads, room, dim, place, constant, folded, count;
     float eps;
     float *made;                      /* (S * beam, 3, heads, dim) */
-    const float *gains, *turn, *first; /* (2, dim) of norms, (dim) and (heads); the first two may be missing */
+    const float *gains, *turn, *first; /* (2, dim) of norms, (dim), (heads); any may be NULL, the last if !constant */
     float *sums;                      /* (S * beam, heads, dim) of a beam's keys, where scores are centred */
     void *k, *v;                      /* (S, heads, room, dim) */
 };
@@ -287,8 +287,8 @@ INLINE void enter(const struct entry *p, int rows, int kind) {
 CLONES static void enter_floats(const struct entry *p, int rows) { enter(p, rows, FLOAT); }
 CLONES static void enter_bfloats(const struct entry *p, int rows) { enter(p, rows, BFLOAT); }
 
-/* Norm and turn the queries and keys that were made, let queries bring bias and mean as OwnAttention.complete does, and
- * write keys and values behind those that their source has. */
+/* Norm and turn new queries and keys, let queries carry bias and mean as OwnAttention.complete does, and store keys and
+ * values after those of their source. */
 void keep(
     int sources, int beam, int heads, int room, int dim, int kind, int place, int constant, int folded, int count,
     float eps, float *made, const float *gains, const float *turn, const float *first, float *sums, void *k, void *v
@@ -300,13 +300,13 @@ void keep(
         enter_bfloats(&p, sources * beam);
 }
 
-/* ---- What may follow --------------------------------------------------------------------------------------------- */
+/* ---- The next token ---------------------------------------------------------------------------------------------- */
 
 CLONES static void best_of_row(const float *logits, int vocabulary, int many, int never, float *best, int64_t *tokens) {
     float top = largest_of(logits, vocabulary), sum = 0;
     for (int i = 0; i < vocabulary; i++) sum += exponential(logits[i] - top);
     for (int i = 0; i < many; i++) best[i] = -INFINITY, tokens[i] = 0;
-    for (int first = 0; first < vocabulary; first += BLOCK) { /* few blocks have one of the best */
+    for (int first = 0; first < vocabulary; first += BLOCK) { /* few blocks hold one of the best */
         int last = first + BLOCK < vocabulary ? first + BLOCK : vocabulary;
         if (!(largest_of(logits + first, last - first) > best[many - 1])) continue;
         for (int token = first; token < last; token++) {
@@ -320,7 +320,7 @@ CLONES static void best_of_row(const float *logits, int vocabulary, int many, in
     for (int i = 0; i < many; i++) best[i] -= top + logf(sum);
 }
 
-/* Logarithms of the `many` largest probabilities of each row, best first, and their tokens, which `never` is not. */
+/* Logarithms of the `many` largest probabilities of each row, best first, and their tokens, `never` excluded. */
 void best_tokens(
     int threads, int rows, int vocabulary, int many, int never, const float *logits, float *best, int64_t *tokens
 ) {

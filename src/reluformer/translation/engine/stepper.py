@@ -1,7 +1,7 @@
-"""A model as it is, behind the face of an engine: on a GPU, or with memories that an engine cannot run.
+"""A model as it is, behind the interface of an engine: on a GPU, or with memories that an engine cannot run.
 
-The searches stay on the host, and see the likeliest tokens of each row alone. On a GPU a step is one launch of what was
-recorded; to leave rows out it must be recorded anew, so rows that are done stay until there are as many as others.
+The searches stay on the host, and see only the likeliest tokens of each row. On a GPU a step is one launch of a
+CUDA graph; leaving rows out means recording it anew, so finished rows stay until they are half of the batch.
 """
 
 from typing import Any
@@ -12,14 +12,14 @@ from torch import Tensor
 from reluformer.models.stepping import StepCache
 from reluformer.translation.engine.threads import THREADS
 
-ROOM = 64  # tokens of a target to make room for at first: most are sentences
+ROOM = 64  # tokens of a target to make room for at first: most targets are sentences
 
 
 class Stepper:
-    """What searches ask of an engine, by the model's own modules.
+    """Implements what searches ask of an engine with the model's own modules.
 
     Args:
-        model: One that :func:`~reluformer.translation.engine.obstacles.can_step`; in eval mode while it is searched.
+        model: Model that :func:`~reluformer.translation.engine.obstacles.can_step`; in eval mode during a search.
     """
 
     compiled = False  # step.c is for a CPU
@@ -28,20 +28,20 @@ class Stepper:
         self.model, self.config = model, model.config
 
     def is_current(self, model: Any) -> bool:
-        """Whether this is of the same model: its weights are used as they are."""
+        """Return whether this is a stepper of the same model, whose weights are used as they are."""
         return self.model is model
 
     def start(self, sources: list[list[int]], beam: int) -> "SteppedDecoding":
-        """Read sources and be ready to write, ``beam`` hypotheses of each."""
+        """Read sources and return a decoding with ``beam`` hypotheses of each."""
         return SteppedDecoding(self.model, sources, beam)
 
 
 class SteppedDecoding:
-    """Sources that were read, and what the decoder keeps of them and of the targets so far.
+    """State of the decoder: encoder states of the sources, and the cache of the targets so far.
 
     Attributes:
-        rows: Which rows of the batch are of sources under way, on the host like all that searches know of.
-        tokens: The last token of every row.
+        rows: Rows of the batch whose sources are unfinished, on the host like everything that searches see.
+        tokens: Last token of every row.
     """
 
     def __init__(self, model: Any, sources: list[list[int]], beam: int) -> None:
@@ -59,7 +59,7 @@ class SteppedDecoding:
         self.tokens = torch.full_like(self.rows, config.decoder_start_token_id)
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Logits ``(S * beam, V)`` of what follows these tokens ``(S * beam,)``, one more of each hypothesis."""
+        """Append ``tokens (S * beam,)``, one per hypothesis, and return the logits ``(S * beam, V)`` of the next."""
         if self.model.device.type == "cpu":
             THREADS.follow()
         self.tokens[self.rows] = tokens
@@ -77,13 +77,13 @@ class SteppedDecoding:
         return logits
 
     def reorder(self, rows: Tensor) -> None:
-        """Let hypotheses go on from others: ``rows (S * beam,)`` of those under way."""
+        """Let every hypothesis continue from the row given in ``rows (S * beam,)``, of the unfinished ones."""
         everybody = torch.arange(len(self.tokens))
         everybody[self.rows] = self.rows[rows]
         self.cache.reorder_cache(everybody)
 
     def keep(self, sources: Tensor) -> None:
-        """Go on with some of the sources alone."""
+        """Continue with some of the sources only."""
         self.rows = self.rows.view(-1, self.beam)[sources].flatten()
         if not len(self.rows) or (self.cache.recorded and 2 * len(self.rows) > len(self.tokens)):
             return

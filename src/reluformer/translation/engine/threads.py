@@ -1,7 +1,7 @@
-"""How many threads a step is worth: as many as there are cores to be had, which on a busy machine is fewer than it has.
+"""The number of threads for a step: as many as there are free cores, which on a busy machine are fewer than it has.
 
 The threads of a step wait for each other dozens of times. Where another program holds the core of one of them, all wait
-until the scheduler takes turns: milliseconds, for microseconds of work. One thread is many times as fast then.
+until the scheduler switches: milliseconds, for microseconds of work. A single thread is many times as fast then.
 """
 
 import os
@@ -13,13 +13,13 @@ from typing import NamedTuple
 
 import torch
 
-PERIOD = 0.2  # seconds over which cores are watched: the system counts in hundredths
+PERIOD = 0.2  # seconds over which cores are observed: the system counts in hundredths
 PERIODS = 3
-SLACK = 0.25  # of a core, which others may use without harm worth a thread
+SLACK = 0.25  # of a core that others may use without costing us a thread
 
 
 class Clocks(NamedTuple):
-    """Seconds since some time: on the wall, idle on all cores that this process may use, and used by it itself."""
+    """Seconds since some moment: wall time, idle time of all cores that this process may use, and its own CPU time."""
 
     wall: float
     idle: float
@@ -27,17 +27,17 @@ class Clocks(NamedTuple):
 
 
 class Threads(threading.local):
-    """PyTorch's threads while somebody translates: as many as the caller had at the most, who gets them back.
+    """Sets PyTorch's number of threads during a translation, at most to the caller's own, which is restored at the end.
 
-    Fewer are taken at once, more only when there were cores for them all the while, :data:`PERIODS` long. How many
-    there are is a matter of the thread that calls PyTorch, and so is all that is here.
+    The number drops at once, but rises only when there were cores for more during all of the last :data:`PERIODS`
+    periods. PyTorch's setting belongs to the thread that calls it, and so does everything here.
     """
 
     def __init__(self) -> None:
         self.last = _BEGAN
-        self.seen: deque[int] = deque(maxlen=PERIODS)  # cores that were to be had, period by period
-        self.most: int | None = None  # of the caller, while there is one
-        self.fewest: int | None = None  # that were ever taken
+        self.seen: deque[int] = deque(maxlen=PERIODS)  # free cores in each of the last periods
+        self.most: int | None = None  # the caller's number of threads, during a translation
+        self.fewest: int | None = None  # the smallest number of threads so far
 
     def __enter__(self) -> "Threads":
         self.most = torch.get_num_threads()
@@ -51,7 +51,7 @@ class Threads(threading.local):
         self.most = None
 
     def follow(self) -> None:
-        """Take as many threads as cores were to be had of late; costs nothing if that was looked at just now."""
+        """Take as many threads as cores were free of late; costs next to nothing within a period."""
         if self.last is None or self.most is None or time.monotonic() - self.last.wall < PERIOD:
             return
         now = clocks()
@@ -69,13 +69,13 @@ class Threads(threading.local):
 
 
 def cores_between(first: Clocks, last: Clocks) -> int:
-    """How many cores were there for this process: those that idled, and those that it used itself."""
+    """Return how many cores were available to this process: those that idled and those that it used itself."""
     wall, idle, own = (after - before for before, after in zip(first, last, strict=True))
     return max(1, int((idle + own) / wall + SLACK))
 
 
 def clocks() -> Clocks | None:
-    """What they say now, if this system tells."""
+    """Read the clocks, or return None if the system does not provide them."""
     try:
         cores = {f"cpu{core}" for core in os.sched_getaffinity(0)}
         tick = os.sysconf("SC_CLK_TCK")
@@ -87,5 +87,5 @@ def clocks() -> Clocks | None:
     return Clocks(time.monotonic(), sum(idle) / tick, time.process_time()) if idle else None
 
 
-_BEGAN = clocks()  # so that what happens while a model is loaded says something about the first step
+_BEGAN = clocks()  # read here so that the load while a model is loaded informs the first step
 THREADS = Threads()
