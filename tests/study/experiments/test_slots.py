@@ -5,12 +5,12 @@ from reluformer.study.scales import SCALES
 def test_three_seeds_where_it_counts_and_one_elsewhere() -> None:
     arms = [arm for arm in slots.arms(SCALES["gpu"]) if slots.CUT_SHORT not in arm.name]
     assert {arm.x for arm in arms} == {32, 128, 512, 1024, 2048, 3072, 4096, 16384}
-    assert len(arms) == 8 * 3 * 2 + 1
-    assert arms[-1].name == "ReLU + LN, key-value, 4096"
+    assert len(arms) == 8 * 3 * 2 + 2
+    assert [arm.name for arm in arms[-2:]] == ["ReLU + LN, key-value, 4096", "power 8, key-value, 4096"]
     seeds = SCALES["gpu"].seeds
     cells = {arm.name: seeds if arm.seeds is None else min(seeds, arm.seeds) for arm in arms}
     assert cells["ReLU, FFN, 4096"] == cells["softmax + LN, key-value, 512"] == cells["softmax, FFN, 2048"] == 3
-    assert sum(cells.values()) == 2 * 3 * (3 * 3 + 5) + 3
+    assert sum(cells.values()) == 2 * 3 * (3 * 3 + 5) + 2 * 3
 
 
 def test_models_of_half_the_size_see_all_updates_and_those_of_full_size_a_third() -> None:

@@ -4,14 +4,15 @@ from typing import Any
 
 from reluformer.study.bench import Bench
 from reluformer.study.experiment import Arm, Claim, Column, Experiment, Plot
-from reluformer.study.experiments._memories import ATTENTIONS, FFNS
+from reluformer.study.experiments._memories import ALONE, ATTENTIONS, FFNS
 from reluformer.study.scales import Scale
 
 PLACES = ("FFN", "key-value")
 REPEATED = (512, 2048, 4096)  # numbers of slots that are worth several seeds; the others only show the trend
-MANY = 4096  # where ReLU is also tried with a layer norm: is it the norm or softmax that helps in key-value memory?
-NORMED = "ReLU + LN"
-# The large scale has 87 of these runs. Its models have half the width and depth, so that each run sees all updates.
+MANY = 4096  # slots with which key-value memory is also tried in two ways of ours:
+NORMED = "ReLU + LN"  # is it the norm or softmax that helps?
+EIGHTH = "power 8"  # does ReLU win where its attention to the sequence is as good as softmax's?
+# The large scale has 90 of these runs. Its models have half the width and depth, so that each run sees all updates.
 HALF: dict[str, Any] = {"d_model": 256, "encoder_layers": 3, "decoder_layers": 3}
 # The first runs: models of full size for a third of the updates, whose loss was still falling at the end.
 CUT_SHORT = ", full size, a third of the updates"
@@ -20,15 +21,15 @@ METRICS = (("bleu", "beats", ">"), ("nll", "has a lower loss than", "<"))
 
 
 def arms(scale: Scale) -> list[Arm]:
-    """Return every combination of activation, place and number of slots; and ReLU with the norm that softmax has."""
+    """Return every combination of activation, place and number of slots; and key-value memory in the ways of ours."""
     found = [(name, place, slots) for place in PLACES for slots in scale.slots for name in FFNS]
-    normed = [(NORMED, "key-value", slots) for slots in scale.slots if slots == MANY]
+    ours = [(name, "key-value", slots) for slots in scale.slots if slots == MANY for name in (NORMED, EIGHTH)]
     swept = [
         Arm(
             f"{name}, {place}, {slots}", {"model": size_of(scale) | model_of(name, place, slots)}, slots,
             f"{name}, {place}", seeds=None if slots in REPEATED else 1,
         )
-        for name, place, slots in found + normed
+        for name, place, slots in found + ours
     ]  # fmt: skip
     cut_short = [
         Arm(f"{name}, {place}, {MANY}{CUT_SHORT}", {"model": model_of(name, place, MANY), "recipe": {"steps": 1 / 3}})
@@ -48,7 +49,7 @@ def model_of(name: str, place: str, slots: int) -> dict[str, Any]:
     """Return a model with the slots in its FFN; or without an FFN, and the slots beside the keys of self-attention."""
     if place == "FFN":
         return {"ffn": FFNS[name] | {"slots": slots}}
-    memory = ATTENTIONS[name] | {"slots": slots}
+    memory = (ALONE if name == EIGHTH else ATTENTIONS[name]) | {"slots": slots}
     return {"ffn": {"slots": 0}, "encoder_self": memory, "decoder_self": memory}
 
 
@@ -77,6 +78,11 @@ EXPERIMENT = Experiment(
             (16384, "softmax + LN", ""),
         )
         for pair in [(f"ReLU, {place}, {slots}", f"{other}, {place}, {slots}")]
+        for metric, words, sign in METRICS
+    )
+    + tuple(
+        Claim(f"ReLU to the eighth over its mass {words} softmax with {MANY} slots (key-value)", metric, *pair, sign)
+        for pair in [(f"{EIGHTH}, key-value, {MANY}", f"softmax, key-value, {MANY}")]
         for metric, words, sign in METRICS
     )
     + tuple(
