@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from reluformer.memory import KeyValueMemory, MemorySettings
-from reluformer.memory.activations import ACTIVATIONS
+from reluformer.memory.activations import ACTIVATIONS, NORMALISED
 from reluformer.memory.settings import SIGNED
 
 FFN = MemorySettings(alpha=0.0, gamma="none", bias=0.0, slots=48)
@@ -50,6 +50,21 @@ def test_divided_by_gamma_and_the_slots():
     x = torch.randn(5, 16)
     torch.testing.assert_close(memory.weights(x), torch.relu(memory.keys(x)) / (3 * 12))
     assert not list(memory.gamma.parameters())
+
+
+def test_without_gamma_divided_by_the_slots_alone():
+    memory = KeyValueMemory(16, MemorySettings(alpha=1.0, gamma="none", slots=24))
+    x = torch.randn(5, 16)
+    torch.testing.assert_close(memory.weights(x), torch.relu(memory.keys(x)) / 12)
+
+
+@pytest.mark.parametrize("activation", NORMALISED)
+def test_a_temperature_divides_the_scores(activation):
+    memory = KeyValueMemory(16, MemorySettings(activation, alpha=0.0, gamma="none", temperature=4.0, slots=24))
+    plain = KeyValueMemory(16, MemorySettings(activation, alpha=0.0, gamma="none", slots=24))
+    plain.load_state_dict(memory.state_dict())
+    x = torch.randn(5, 16)
+    torch.testing.assert_close(memory.weights(x), plain.weights(x / 4))
 
 
 def test_needs_slots():
