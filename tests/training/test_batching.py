@@ -91,11 +91,13 @@ class TestStages:
         assert first != second
 
     def test_the_same_again_and_from_anywhere(self):
-        def run():
-            return StagedBatches([(lengths(50), 12), (lengths(20), 5)], budget=1000, seed=3)
+        def run(start=0):
+            return StagedBatches([(lengths(50), 12), (lengths(20), 5)], budget=1000, seed=3, start=start)
 
         assert list(run()) == list(run())
-        assert list(run())[7:] == [batch for i, batch in enumerate(run()) if i >= 7]
+        for start in (7, 12, 15, 17):
+            assert list(run(start)) == list(run())[start:]
+            assert len(run(start)) == 17
 
     def test_a_stage_without_examples_is_refused(self):
         with pytest.raises(ValueError, match="stage 1 must have examples for its 2 batches, got none"):
