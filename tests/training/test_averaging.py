@@ -61,7 +61,7 @@ def test_a_number_that_counts_is_the_last_one_s(tmp_path):
 
 
 def test_weights_of_another_shape_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="x has another shape in .*0/model.safetensors than in one of the other"):
+    with pytest.raises(ValueError, match="x has another shape in"):
         average_of(tmp_path, torch.ones(2), torch.ones(1))
 
 
