@@ -85,10 +85,11 @@ def test_a_dead_row_over_its_mass_is_zero_in_half_precision_too(dtype):
     assert torch.equal(ffn(-torch.ones(1, 4, dtype=dtype)), torch.zeros(1, 4, dtype=dtype))
 
 
-def test_powers_in_half_precision_have_the_range_of_float32():
+@pytest.mark.parametrize(("activation", "size"), [("relu_squared", 400), ("relu_eighth", 4)])
+def test_powers_in_half_precision_have_the_range_of_float32(activation, size):
     torch.manual_seed(0)
-    ffn = KeyValueMemory(64, MemorySettings("relu_eighth", norm="mass", alpha=0.0, slots=256, bias=0.0))
-    x = 4 * torch.randn(2, 5, 64)
+    ffn = KeyValueMemory(64, MemorySettings(activation, norm="mass", alpha=0.0, slots=256, bias=0.0))
+    x = size * torch.randn(2, 5, 64)
     expected = ffn(x)
     found = ffn.half()(x.half())
     assert found.dtype == torch.float16
