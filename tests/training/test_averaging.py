@@ -57,7 +57,7 @@ def test_weights_in_half_precision_are_summed_in_float32(tmp_path):
 
 
 def test_a_number_that_counts_is_the_last_one_s(tmp_path):
-    assert average_of(tmp_path, torch.tensor(3), torch.tensor(8)).item() == 8
+    assert average_of(tmp_path, *map(torch.tensor, (3, 5, 8))).item() == 8
 
 
 def test_weights_of_another_shape_are_refused(tmp_path):
