@@ -250,6 +250,20 @@ def test_a_mask_is_for_all_keys(settings, shape):
         Attention(32, 4, settings)(torch.randn(2, 5, 32), key_mask=torch.ones(shape, dtype=torch.bool))
 
 
+@pytest.mark.parametrize("padding", [None, torch.arange(7) < torch.tensor([[7], [4]])], ids=["none", "some"])
+def test_consecutive_sequences_may_share_what_a_store_holds(padding):
+    attention, x, context = (
+        Attention(32, 4, MemorySettings(), key_heads=2),
+        torch.randn(6, 3, 32),
+        torch.randn(2, 7, 32),
+    )
+    mask = None if padding is None else padding.repeat_interleave(3, dim=0)
+    expected, _ = attention(x, context.repeat_interleave(3, dim=0), key_mask=mask)
+    found, stats = attention(x, context, key_mask=mask, store=lambda make: make(), return_stats=True)
+    torch.testing.assert_close(found, expected)
+    assert stats is None
+
+
 @pytest.mark.parametrize("batch", [2, 3, 8])
 def test_a_context_of_another_batch_is_refused(batch):
     with pytest.raises(ValueError, match=f"context must have as many sequences as x, 4, got {batch}"):

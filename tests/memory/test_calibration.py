@@ -164,3 +164,20 @@ def test_padding_does_not_count_in_an_ffn_either():
     padded = torch.cat([x, 10 * torch.randn(2, 4, 16)], dim=1)
     calibrate(layer, padded, mask=(torch.arange(9) < 5).expand(2, -1))
     assert torch.allclose(layer.ffn.gamma(), alone, rtol=1e-5)
+
+
+def test_padding_says_nothing_about_an_ffn_over_other_positions():
+    class Pooled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.attention = Attention(16, 2, MemorySettings())
+            self.ffn = KeyValueMemory(16, MemorySettings(slots=8))
+
+        def forward(self, x, mask):
+            return self.ffn(self.attention(x, key_mask=mask, query_mask=mask)[0][:, :3])
+
+    model, x = Pooled(), torch.randn(2, 5, 16)
+    mask = torch.arange(5) < torch.tensor([[5], [2]])
+    calibrate(model, x, mask)
+    mass = model.ffn.weights(model.attention(x, key_mask=mask)[0][:, :3]).sum(-1)
+    torch.testing.assert_close(mass[mass > 0].mean(), torch.tensor(1.0))

@@ -13,6 +13,7 @@ MASKS = {
     "none": {},
     "causal": {"causal": True},
     "padding": {"key_mask": torch.arange(M) < torch.tensor([[13], [7]])},
+    "one key": {"key_mask": torch.arange(M) < torch.tensor([[13], [1]])},
     "padding, causal": {"key_mask": torch.arange(M) >= torch.tensor([[0], [3]]), "causal": True},
     "any": {"attn_mask": torch.rand(2, 1, N, M, generator=torch.Generator().manual_seed(1)) > 0.5},
     "of heads": {"attn_mask": torch.rand(1, HEADS, N, M, generator=torch.Generator().manual_seed(2)) > 0.5},

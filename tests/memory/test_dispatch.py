@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from reluformer.memory import MemorySettings
-from reluformer.memory.activations import ACTIVATIONS
+from reluformer.memory.activations import ACTIVATIONS, NORMALISED
 from reluformer.memory.settings import SIGNED, SOFTMAX_ATTENTION
 from tests.memory.calls import lookup, weights_of
 
@@ -24,6 +24,7 @@ MASKS = {
     "padding": {"key_mask": torch.arange(13) < torch.tensor([[13], [7]])},
     "padding, causal": {"key_mask": torch.arange(13) >= torch.tensor([[0], [11]]), "causal": True},
     "any": {"attn_mask": torch.rand(2, 1, 9, 13, generator=torch.Generator().manual_seed(1)) > 0.5},
+    "of heads": {"attn_mask": torch.rand(1, 4, 9, 13, generator=torch.Generator().manual_seed(2)) > 0.5},
 }
 
 
@@ -44,6 +45,20 @@ def test_sums_values_by_the_weights(activation, norm, masks):
     torch.testing.assert_close(out, weights @ v.repeat_interleave(2, dim=1))
     torch.testing.assert_close(again, out)
     torch.testing.assert_close(stats.mass, weights.sum(-1))
+    positive = weights.relu()
+    shares = positive / positive.sum(-1, keepdim=True).clamp_min(1e-20)
+    torch.testing.assert_close(stats.entropy, torch.special.entr(shares).sum(-1))
+    torch.testing.assert_close(stats.active, (weights > 0).sum(-1).double())
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_without_gamma_weights_are_still_divided_by_a_power_of_their_number(activation):
+    q, k, v = case()
+    settings = MemorySettings(activation, alpha=0.5, gamma="none")
+    weights = weights_of(q, k, settings)
+    torch.testing.assert_close(lookup(q, k, v, settings)[0], weights @ v.repeat_interleave(2, dim=1))
+    bare = weights_of(q, k, MemorySettings(activation, alpha=0.0, gamma="none"))
+    torch.testing.assert_close(weights, bare / (13 / 2) ** 0.5)
 
 
 @pytest.mark.parametrize(
@@ -102,11 +117,14 @@ def test_causal_softmax_is_one_graph_for_all_lengths():
         torch.testing.assert_close(compiled(q, k, v, SOFTMAX_ATTENTION, causal=True)[0], expected)
 
 
-def test_a_temperature_divides_the_scores():
+@pytest.mark.parametrize("activation", NORMALISED)
+@pytest.mark.parametrize("return_stats", [False, True])
+def test_a_temperature_divides_the_scores(activation, return_stats):
     q, k, v = case(hk=4)
-    warm = MemorySettings("softmax", alpha=0.0, gamma="none", temperature=4.0)
-    plain = MemorySettings("softmax", alpha=0.0, gamma="none")
-    torch.testing.assert_close(lookup(q, k, v, warm)[0], lookup(q / 4, k, v, plain)[0])
+    warm = MemorySettings(activation, alpha=0.0, gamma="none", temperature=4.0)
+    plain = MemorySettings(activation, alpha=0.0, gamma="none")
+    found, expected = (lookup(x, k, v, y, return_stats=return_stats) for x, y in ((q, warm), (q / 4, plain)))
+    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

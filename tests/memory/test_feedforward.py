@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from reluformer.memory import KeyValueMemory, MemorySettings
-from reluformer.memory.activations import ACTIVATIONS
+from reluformer.memory.activations import ACTIVATIONS, NORMALISED
 from reluformer.memory.settings import SIGNED
 
 FFN = MemorySettings(alpha=0.0, gamma="none", bias=0.0, slots=48)
@@ -52,6 +52,21 @@ def test_divided_by_gamma_and_the_slots():
     assert not list(memory.gamma.parameters())
 
 
+def test_without_gamma_divided_by_the_slots_alone():
+    memory = KeyValueMemory(16, MemorySettings(alpha=1.0, gamma="none", slots=24))
+    x = torch.randn(5, 16)
+    torch.testing.assert_close(memory.weights(x), torch.relu(memory.keys(x)) / 12)
+
+
+@pytest.mark.parametrize("activation", NORMALISED)
+def test_a_temperature_divides_the_scores(activation):
+    memory = KeyValueMemory(16, MemorySettings(activation, alpha=0.0, gamma="none", temperature=4.0, slots=24))
+    plain = KeyValueMemory(16, MemorySettings(activation, alpha=0.0, gamma="none", slots=24))
+    plain.load_state_dict(memory.state_dict())
+    x = torch.randn(5, 16)
+    torch.testing.assert_close(memory.weights(x), plain.weights(x / 4))
+
+
 def test_needs_slots():
     with pytest.raises(ValueError, match="slots must be at least 1 in a key-value memory, got 0"):
         KeyValueMemory(16, MemorySettings())
@@ -70,10 +85,11 @@ def test_a_dead_row_over_its_mass_is_zero_in_half_precision_too(dtype):
     assert torch.equal(ffn(-torch.ones(1, 4, dtype=dtype)), torch.zeros(1, 4, dtype=dtype))
 
 
-def test_powers_in_half_precision_have_the_range_of_float32():
+@pytest.mark.parametrize(("activation", "size"), [("relu_squared", 400), ("relu_eighth", 4)])
+def test_powers_in_half_precision_have_the_range_of_float32(activation, size):
     torch.manual_seed(0)
-    ffn = KeyValueMemory(64, MemorySettings("relu_eighth", norm="mass", alpha=0.0, slots=256, bias=0.0))
-    x = 4 * torch.randn(2, 5, 64)
+    ffn = KeyValueMemory(64, MemorySettings(activation, norm="mass", alpha=0.0, slots=256, bias=0.0))
+    x = size * torch.randn(2, 5, 64)
     expected = ffn(x)
     found = ffn.half()(x.half())
     assert found.dtype == torch.float16

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForSeq2SeqLM
 
 from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
@@ -28,6 +29,40 @@ def test_one_checkpoint_is_its_own_average(tmp_path):
     average_checkpoints([tmp_path / "one"], tmp_path / "average")
     found = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "average").state_dict()
     assert all(torch.equal(found[name], value) for name, value in model.state_dict().items())
+
+
+def test_all_but_the_weights_is_the_last_one_s_and_nothing_of_its_training(tmp_path):
+    for name in ("first", "last"):
+        save(tmp_path / name, 0)
+        for file in ("tokenizer.json", "trainer_state.json", "optimizer.pt"):
+            (tmp_path / name / file).write_text(f"{file} of the {name}")
+    average_checkpoints([tmp_path / "first", tmp_path / "last"], tmp_path / "average")
+    found = {file.name for file in (tmp_path / "average").iterdir()}
+    assert found == {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json"}
+    assert (tmp_path / "average" / "tokenizer.json").read_text() == "tokenizer.json of the last"
+
+
+def average_of(folder, *values):
+    folders = [folder / str(i) for i in range(len(values))]
+    for path, value in zip(folders, values, strict=True):
+        path.mkdir()
+        save_file({"x": value}, path / "model.safetensors")
+    average_checkpoints(folders, folder / "average")
+    return load_file(folder / "average" / "model.safetensors")["x"]
+
+
+def test_weights_in_half_precision_are_summed_in_float32(tmp_path):
+    found = average_of(tmp_path, *(torch.tensor([x], dtype=torch.bfloat16) for x in (256, 1, 1)))
+    assert torch.equal(found, torch.tensor([86], dtype=torch.bfloat16))
+
+
+def test_a_number_that_counts_is_the_last_one_s(tmp_path):
+    assert average_of(tmp_path, *map(torch.tensor, (3, 5, 8))).item() == 8
+
+
+def test_weights_of_another_shape_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="x has another shape in"):
+        average_of(tmp_path, torch.ones(2), torch.ones(1))
 
 
 def test_errors(tmp_path):

@@ -35,7 +35,9 @@ def test_long_batches_hold_fewer_tokens():
 
 
 def test_what_is_left_over_is_no_batch_of_its_own():
-    assert [len(batch) for batch in CostBatches([10] * 101, budget=1005, quadratic=10**6, shuffle=False)] == [51, 50]
+    for count, sizes in ((101, [51, 50]), (102, [51, 51])):
+        batches = CostBatches([10] * count, budget=1005, quadratic=10**6, shuffle=False)
+        assert [len(batch) for batch in batches] == sizes
     n = [10] * 100 + [90]  # ten of those that go before fit beside the long one
     assert [len(batch) for batch in CostBatches(n, budget=1005, quadratic=10**6, seed=1)] in ([90, 11], [11, 90])
 
@@ -91,11 +93,13 @@ class TestStages:
         assert first != second
 
     def test_the_same_again_and_from_anywhere(self):
-        def run():
-            return StagedBatches([(lengths(50), 12), (lengths(20), 5)], budget=1000, seed=3)
+        def run(start=0):
+            return StagedBatches([(lengths(50), 12), (lengths(20), 5)], budget=1000, seed=3, start=start)
 
         assert list(run()) == list(run())
-        assert list(run())[7:] == [batch for i, batch in enumerate(run()) if i >= 7]
+        for start in (7, 12, 15, 17):
+            assert list(run(start)) == list(run())[start:]
+            assert len(run(start)) == 17
 
     def test_a_stage_without_examples_is_refused(self):
         with pytest.raises(ValueError, match="stage 1 must have examples for its 2 batches, got none"):

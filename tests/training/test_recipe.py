@@ -38,6 +38,17 @@ def test_changes_from_the_command_line(path):
     assert recipe.precision == "fp32"
 
 
+def test_the_least_of_every_number_is_enough(path):
+    ones = ["stages.0.steps", "batches.cost", "batches.quadratic", "batches.accumulate", "log_every"]
+    ones += [f"checkpoints.{name}" for name in ("every", "keep", "average", "documents")]
+    recipe = read_recipe(path, [f"{key}=1" for key in ones])
+    assert (recipe.stages[0].steps, recipe.checkpoints.keep, recipe.log_every) == (1, 1, 1)
+
+
+def test_a_text_may_look_like_a_number(path):
+    assert read_recipe(path, ["out='2026'"]).out == "2026"
+
+
 def test_written_and_read_again(path, tmp_path):
     recipe = read_recipe(path)
     again = tmp_path / "again.yaml"
@@ -54,6 +65,7 @@ def test_written_and_read_again(path, tmp_path):
         ("optimiser.warm_up=1", r"optimiser\.warm_up is not known; did you mean optimiser\.warmup\?"),
         ("stages.0.step=1", r"stages\.0\.step is not known; did you mean stages\.0\.steps\?"),
         ("optimiser.lr=fast", r"optimiser\.lr must be a number, got 'fast'"),
+        ("optimiser.lr=true", r"optimiser\.lr must be a number, got True"),
         ("optimiser.schedule=exponential", r"optimiser\.schedule must be one of inverse_sqrt, .*, got 'exponential'"),
         ("batches.cost=0", r"batches\.cost must be at least 1, got 0"),
         ("anneal=151", r"anneal must be at most the 150 updates of all stages, got 151"),

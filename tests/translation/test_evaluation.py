@@ -22,6 +22,7 @@ def test_what_is_kept_can_be_read_again(tmp_path: Path) -> None:
     assert first == {"id": "one", "en": ["a", "b"], "de": ["x", ""], "reference": ["A", "B"], "compare": ["p", "q"]}
     keep(path, DOCUMENTS, EN_DE, systems[:1])
     assert "compare" not in path.read_text()
+    assert '"ü"' in path.read_text(encoding="utf-8")  # by people, too
 
 
 @pytest.mark.parametrize("text", ["x\ny\nz\n", "x\ny\n\nz", "x\r\ny\r\n<d>\r\nz\r\n<d>\r\n"])

@@ -79,7 +79,7 @@ def _parts(call: Lookup) -> tuple[Lookup, Lookup]:
     """Split into a lookup in each sequence and one of all queries in the slots; neither scales its sums."""
     assert call.slots is not None
     keys, values = call.slots
-    own = changed(call, settings=BARE[call.settings.activation], gamma=None, counted=False, slots=None)
+    own = changed(call, settings=BARE[call.settings.activation], gamma=None, slots=None)
     together = _together(call.q)
     return own, changed(own, q=together, k=keys[None], v=values[None], causal=False, key_mask=None, attn_mask=None)
 

@@ -72,6 +72,6 @@ class Gamma(nn.Module):
             counted = counted & query_mask[:, None, :]
         rows, total = counted.sum((0, 2)), mass.where(counted, 0.0).sum((0, 2))  # (heads,)
         if len(self.log_gamma) != self.heads:
-            rows, total = rows.sum(0, keepdim=True), total.sum(0, keepdim=True)
+            rows, total = rows.sum(), total.sum()
         mean = total / rows.clamp_min(1)
         self.log_gamma += torch.where(rows > 0, mean, 1.0).log().to(self.log_gamma)

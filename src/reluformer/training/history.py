@@ -17,7 +17,7 @@ class Evaluations:
 
     steps: Sequence[int]
     values: Sequence[float]
-    higher: bool = False
+    higher: bool
 
     @classmethod
     def of(cls, log: Sequence[dict[str, Any]], metric: str, higher: bool, after: int = 0) -> "Evaluations":

@@ -8,11 +8,10 @@ import contextlib
 import dataclasses
 import difflib
 import math
-import types
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -254,8 +253,6 @@ def _value(kind: Any, value: Any, where: str) -> Any:
         return _build(kind, value, where)
     if get_origin(kind) is tuple:
         return _tuple(get_args(kind), value, where)
-    if get_origin(kind) in (Union, types.UnionType) or kind is Any:
-        return value
     plain = get_origin(kind) or kind
     if plain is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)

@@ -45,7 +45,8 @@ def test_in_a_sweep_the_best_at_each_x():
 
 def test_what_went_wrong_is_shown_with_its_reason():
     lost = [cell("ReLU", 2, "diverged", error="loss is not a number"), cell("softmax", 0, "failed", error="no memory")]
-    table = arm_table(sections([experiment()], cells("ReLU", 1, 2) + lost)[0])
+    done = [cell("ReLU", 0, bleu=1.0), cell("ReLU", 1, error="was not measured alone", bleu=2.0)]
+    table = arm_table(sections([experiment()], done + lost)[0])
     assert rows(table)["ReLU"][0] == "2 done, 1 diverged: loss is not a number"
     assert rows(table)["softmax"][:2] == ["1 failed: no memory", "n/a"]
 
@@ -71,5 +72,6 @@ def test_claims_with_verdict_and_test():
     part = sections([experiment(claim)], cells("ReLU", 1, 1.01) + cells("softmax", 1, 1.01))[0]
     (row,) = claim_table([part], with_experiment=True).rows
     assert [text.text for text in row[:3]] == ["holds", "they are equal", "The FFN"]
+    assert (row[0].bold, row[0].tone) == (True, "good")
     assert row[3].text.startswith("bleu: ReLU = softmax ± 0.5; difference +0, TOST within ±0.5 p ")
     assert row[4].text == "unknown"

@@ -41,6 +41,10 @@ def test_the_reason_has_its_numbers():
     found = cells("ReLU", 1, 2, 3) + cells("softmax", 4, 6, 8)
     assert judged(found).reason == "difference -4, Welch p = 0.055, n = 3 and 3"
     assert judged(found, "=", 1).reason.startswith("difference -4, TOST within ±1 p = 0.9")
+    found = cells("ReLU", 1, 2, 3) + cells("softmax", 7.3, 8.3, 9.3)
+    assert judged(found).reason == "difference -6.3, Welch p = 0.002, n = 3 and 3"
+    found = cells("ReLU", 1, 1) + cells("softmax", 5, 5)
+    assert judged(found).reason == "difference -4, Welch p < 0.001, n = 2 and 2, no spread between seeds"
 
 
 def test_one_seed_decides_nothing():
