@@ -1,4 +1,6 @@
 import subprocess
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -6,7 +8,7 @@ import pytest
 from reluformer.study.bench import Bench
 from reluformer.study.cells import grid
 from reluformer.study.experiment import Arm, Experiment
-from reluformer.study.runner import Todo, _Worker, share_of
+from reluformer.study.runner import TimeIsUp, Todo, _Worker, run_cells, share_of
 
 
 def test_processes_share_the_cells(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,6 +39,32 @@ def test_a_process_stays_with_an_arm(bench: Bench, tmp_path: Path) -> None:
     other = todo.take(None)
     taken = [one, other, todo.take(other), todo.take(other), todo.take(one)]
     assert [cell and (cell.arm.name, cell.seed) for cell in taken] == [("a", 0), ("b", 0), ("b", 1), ("a", 1), None]
+
+
+def test_when_the_time_is_up_all_processes_are_told_before_any_is_waited_for(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Experiment("e", "E", "?", lambda scale: [Arm(name, {"is": name}) for name in "ab"], None, ())  # type: ignore[arg-type]
+    told, order = threading.Event(), []
+    monkeypatch.setattr(_Worker, "work", lambda self, todo: told.wait(60))
+    monkeypatch.setattr(_Worker, "stop", lambda self: order.append("told"))
+    monkeypatch.setattr(_Worker, "see_off", lambda self: (order.append("waited for"), told.set()))
+    with pytest.raises(TimeIsUp):
+        run_cells(grid(made, "e.py", bench.scale, bench.corpus, 1, tmp_path), 2, tmp_path, until=time.monotonic() + 0.1)
+    assert order == ["told", "told", "waited for", "waited for"]
+
+
+def test_an_error_ends_a_study_that_has_no_end_in_time(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Experiment("e", "E", "?", lambda scale: [Arm("a", {})], None, ())  # type: ignore[arg-type]
+
+    def fail(self: _Worker, todo: Todo) -> None:
+        raise TimeoutError("the disk does not answer")
+
+    monkeypatch.setattr(_Worker, "work", fail)
+    with pytest.raises(TimeoutError, match="disk"):
+        run_cells(grid(made, "e.py", bench.scale, bench.corpus, 1, tmp_path), 1, tmp_path)
 
 
 def test_a_process_with_nothing_left_to_do_ends_and_leaves_the_gpu_to_others(tmp_path: Path) -> None:

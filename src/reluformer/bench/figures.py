@@ -138,7 +138,8 @@ def _plot_models(path: Path, rows: Sequence[Any], caption: str, title: str) -> N
     axes.set_xticks(range(len(lengths)), [str(n) for n in lengths])
     axes.tick_params(length=0)
     striped = "; striped: layers compiled" if both else "; layers compiled" if compiled else ""
-    axes.set_xlabel(f"length{striped}; on the bars: times the twin's")
+    compared = "; on the bars: times the twin's" if any(r.vs_twin for r in rows) else ""
+    axes.set_xlabel(f"length{striped}{compared}")
     axes.set_ylabel("thousand tokens/s")
     _finish(figure, path, f"{title}, {rows[0].load.size}, {rows[0].load.dtype}", caption, axes, 3)
 

@@ -86,7 +86,7 @@ def _study(
     from reluformer.study.experiments import choose, find_experiments
     from reluformer.study.locks import locked
     from reluformer.study.progress import StudyProgress
-    from reluformer.study.runner import run_cells, share_of, unfinished
+    from reluformer.study.runner import TimeIsUp, run_cells, share_of, unfinished
     from reluformer.study.scales import SCALES
 
     found = find_experiments(add)
@@ -120,7 +120,7 @@ def _study(
         if left:
             with locked(out / "alone.lock"), StudyProgress(len(left), 0, 1, how="alone, ") as progress:
                 run_cells(left, 1, logs, progress, until)
-    except TimeoutError:
+    except TimeIsUp:
         late = True
     except KeyboardInterrupt:
         print("stopped; the same command goes on", file=sys.stderr)

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from reluformer.study.cells import LASTING, Cell, write_obituary
@@ -19,6 +19,10 @@ PATIENCE = 60  # seconds for a process to finish its update and write a checkpoi
 
 # Called with a cell and "running" when it starts, and with its status when it ends.
 Watch = Callable[[Cell, str], None]
+
+
+class TimeIsUp(Exception):
+    """A study was told to stop by now."""
 
 
 def share_of(cells: Sequence[Cell]) -> list[Cell]:
@@ -67,7 +71,7 @@ def run_cells(
         until: Time at which to stop, on the monotonic clock.
 
     Raises:
-        TimeoutError: The time is up; cells that were running have written checkpoints.
+        TimeIsUp: Cells that were running have written checkpoints.
     """
     todo = Todo(cells)
     rank = os.environ.get("RANK", "0")
@@ -75,14 +79,20 @@ def run_cells(
     with ThreadPoolExecutor(max(1, len(workers))) as pool:
         futures = [pool.submit(worker.work, todo) for worker in workers]
         try:
-            for future in futures:
-                future.result(None if until == math.inf else max(0.0, until - time.monotonic()))
+            left = None if until == math.inf else max(0.0, until - time.monotonic())
+            ended, running = wait(futures, left, FIRST_EXCEPTION)
+            for future in ended:
+                future.result()
+            if running:
+                raise TimeIsUp
         except BaseException:
             todo.clear()
             for worker in workers:
                 worker.stopped = True
             for worker in workers:
                 worker.stop()
+            for worker in workers:
+                worker.see_off()
             raise
 
 
@@ -149,9 +159,13 @@ class _Worker:
         return self.process.wait() if self.process is not None else None
 
     def stop(self) -> None:
-        """Let the process write a checkpoint and end."""
+        """Tell the process to write a checkpoint and end."""
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
+
+    def see_off(self) -> None:
+        """Wait until the process has ended, but not for ever."""
+        if self.process is not None:
             try:
                 self.process.wait(PATIENCE)
             except subprocess.TimeoutExpired:
