@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from reluformer.data.documents import Languages
 from reluformer.data.prepare import Plan, prepare
 from reluformer.training.recipe import Batches, Checkpoints, Optimiser, Recipe, Stage, to_yaml
+from reluformer.training.recording import Tensors
 from tests.data.corpus import write_corpus
 
 MODEL: dict[str, Any] = {
@@ -44,6 +45,27 @@ def small_recipe(data: Path, out: Path, **changes: Any) -> Recipe:
         log_every=2,
     )
     return replace(recipe, **changes)
+
+
+class Repeats:
+    """A recorder that repeats a step by calling it again, as a CUDA graph does by launching its kernels again."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model, self.recorded, self.replayed = model, 0, 0
+
+    def __call__(self, run: Callable[[], Tensors]) -> tuple[Callable[[], None], Tensors]:
+        self.recorded += 1
+        gradients = [(x.grad, x.grad.clone()) for x in self.model.parameters() if x.grad is not None]
+        outputs = {name: x.clone() for name, x in run().items()}
+        for gradient, before in gradients:  # recording executes nothing
+            gradient.copy_(before)
+
+        def replay() -> None:
+            self.replayed += 1
+            for name, x in run().items():
+                outputs[name].copy_(x)
+
+        return replay, outputs
 
 
 def weights(out: Path | str) -> dict[str, torch.Tensor]:

@@ -104,3 +104,26 @@ class TestStages:
     def test_a_stage_without_examples_is_refused(self):
         with pytest.raises(ValueError, match="stage 1 must have examples for its 2 batches, got none"):
             StagedBatches([([1], 1), ([], 2)], budget=10)
+
+
+def test_fixed_shapes():
+    n = lengths()
+    batches = CostBatches(n, budget=4096, quadratic=512, fixed=True)
+    found = list(batches)
+    assert sorted(i for batch in found for i in batch) == list(range(len(n)))
+    partial = 0
+    for batch in found:
+        length = batches.shapes.length(max(n[i] for i in batch))
+        assert batches.cost(len(batch), length) <= 4096
+        partial += len(batch) < batches.shapes.rows(length)
+    assert partial <= 3  # the last of each of the pools
+    padded = sum(batches.shapes.rows(m) * m for batch in found for m in [batches.shapes.length(max(n[i] for i in batch))])
+    assert padded < 1.15 * sum(n)
+    batches.set_epoch(1)
+    assert list(batches) != found
+
+
+def test_stages_of_fixed_shapes():
+    n = lengths(500)
+    stages = StagedBatches([(n, 10)], 2048, fixed=True)
+    assert list(stages) == list(CostBatches(n, 2048, fixed=True))[:10]

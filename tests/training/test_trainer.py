@@ -14,9 +14,11 @@ from reluformer.training.arguments import training_arguments
 from reluformer.training.checkpoints import CheckpointFolder
 from reluformer.training.collate import Collator
 from reluformer.training.recipe import Optimiser, Stage
+from reluformer.training.recording import RecordedStep
 from reluformer.training.run import model_config
+from reluformer.training.shapes import shapes_of
 from reluformer.training.trainer import TranslationTrainer
-from tests.training.runs import MODEL, small_recipe
+from tests.training.runs import MODEL, Repeats, small_recipe
 
 
 def make(data: Path, out: Path, **changes: Any) -> TranslationTrainer:
@@ -129,3 +131,30 @@ def test_stages_follow_each_other(data: Path, tmp_path: Path) -> None:
         trainer.state.global_step = step
         found.append(trainer.stage.length)
     assert found == [0, 0, 60, 60]
+
+
+def test_a_recorded_run_is_the_run(data: Path, tmp_path: Path) -> None:
+    weights = []
+    for name in ("plain", "recorded"):
+        trainer = make(data, tmp_path / name, graphs=True, anneal=5)
+        assert trainer.recorded is None  # there is no GPU
+        model: Any = trainer.model
+        if name == "recorded":
+            trainer.recorded = RecordedStep(trainer._step, model.parameters(), Repeats(model))
+        trainer.train()
+        weights.append({name: x.detach().clone() for name, x in model.named_parameters()})
+        curve = [point for point in trainer.state.log_history if "nll" in point]
+        assert all(point["regularisation"] > 0 for point in curve)
+    recorder: Any = trainer.recorded.recorder  # type: ignore[union-attr]
+    assert recorder.recorded >= 2  # with softmax and without, at least
+    assert recorder.replayed > recorder.recorded
+    torch.testing.assert_close(*weights)
+
+
+def test_batches_of_graphs_have_few_shapes(data: Path, tmp_path: Path) -> None:
+    trainer = make(data, tmp_path, graphs=True)
+    shapes = {tuple(batch["input_ids"].shape) for batch in trainer.get_train_dataloader()}
+    known = shapes_of(trainer.recipe)
+    assert known is not None
+    assert shapes == {(known.rows(length), length) for _, length in shapes}
+    assert len(shapes) < len(trainer.batches)

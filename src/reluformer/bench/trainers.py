@@ -17,11 +17,12 @@ from reluformer.bench.timing import release
 from reluformer.data.dataset import PackedDataset, read_manifest
 from reluformer.data.tokenizer import PAD_ID
 from reluformer.training.arguments import uses_gpu
-from reluformer.training.batching import CostBatches
+from reluformer.training.batching import CostBatches, StagedBatches
 from reluformer.training.collate import Collator
 from reluformer.training.loading import longer_sides
 from reluformer.training.recipe import Batches, Checkpoints, Optimiser, Recipe, Stage
-from reluformer.training.run import MULTIPLE, model_config, train
+from reluformer.training.run import model_config, train
+from reluformer.training.shapes import MULTIPLE
 
 QUADRATIC = 8192  # where fused attention is half of a small model's cost, see benchmarks/results/training-h200.csv
 SAMPLE_MS = 100  # between two samples of the GPU's utilisation
@@ -29,7 +30,10 @@ SAMPLE_MS = 100  # between two samples of the GPU's utilisation
 
 @dataclass(frozen=True)
 class Run:
-    """What is trained, and on what; ``length`` is the length that the data was packed to, 0 for sentences."""
+    """What is trained, and on what; ``length`` is the length that the data was packed to, 0 for sentences.
+
+    ``compile`` and ``graphs`` are those of our recipes.
+    """
 
     data: str
     size: str
@@ -38,6 +42,7 @@ class Run:
     steps: int
     warmup: int
     compile: bool
+    graphs: bool
 
 
 @dataclass
@@ -84,13 +89,24 @@ def _recipe(run: Run, name: str, out: Path) -> Recipe:
         checkpoints=Checkpoints(every=10 * run.steps, keep=1, average=1),
         regulariser_warmup=0,
         compile=run.compile,
+        graphs=run.graphs,
     )
 
 
 def _ours(run: Run, name: str, out: Path) -> Row:
-    meter = Meter(run.warmup)
-    train(_recipe(run, name, out), [meter])
+    meter = Meter(run.warmup, hooked=False)
+    recipe = _recipe(run, name, out)
+    train(recipe, [meter])
+    meter.tokens = _tokens(run, recipe)
     return meter.row(run, name)
+
+
+def _tokens(run: Run, recipe: Recipe) -> int:
+    """Return the target tokens of all batches after the warm-up."""
+    examples = PackedDataset(run.data, "train", run.length)
+    budget = (recipe.batches.cost, recipe.batches.quadratic, recipe.seed, run.warmup, recipe.graphs)
+    batches = StagedBatches([(longer_sides(examples), run.steps)], *budget)
+    return sum(int(examples.target_lengths[batch].sum()) for batch in batches)
 
 
 def _stock(run: Run, out: Path) -> Row:
@@ -139,10 +155,13 @@ def _stock(run: Run, out: Path) -> Row:
 
 
 class Meter(TrainerCallback):
-    """Measures target tokens, time and GPU utilisation after the warm-up, without making the host wait in between."""
+    """Measures time, GPU utilisation and target tokens after the warm-up, without making the host wait in between.
 
-    def __init__(self, warmup: int) -> None:
-        self.warmup = warmup
+    Tokens are counted where the model is called, unless ``hooked`` is False: a recorded step does not call it.
+    """
+
+    def __init__(self, warmup: int, hooked: bool = True) -> None:
+        self.warmup, self.hooked = warmup, hooked
         self.gpu = _Busy()
         self.hook: Any = None
 
@@ -153,7 +172,8 @@ class Meter(TrainerCallback):
             self.gpu.stop()
         self.tokens: Any = 0
         self.seconds = 0.0
-        self.hook = model.register_forward_pre_hook(self._count, with_kwargs=True)
+        if self.hooked:
+            self.hook = model.register_forward_pre_hook(self._count, with_kwargs=True)
 
     def _count(self, model: Any, args: Any, kwargs: dict[str, Any]) -> None:
         if self.seconds < 0:  # the clock runs
@@ -170,7 +190,8 @@ class Meter(TrainerCallback):
             self._wait()
             self.seconds += time.perf_counter()
             self.busy = self.gpu.stop()
-            self.hook.remove()
+            if self.hooked:
+                self.hook.remove()
 
     def row(self, run: Run, name: str) -> Row:
         """Return the results."""

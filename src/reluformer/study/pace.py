@@ -20,7 +20,8 @@ from reluformer.training.batching import CostBatches
 from reluformer.training.collate import Collator
 from reluformer.training.loading import longer_sides
 from reluformer.training.recipe import Recipe
-from reluformer.training.run import MULTIPLE, compile_layers, model_config
+from reluformer.training.run import compile_layers, model_config
+from reluformer.training.shapes import MULTIPLE
 
 Call = Callable[[], object]
 BATCHES = 3  # per turn, spread over an epoch

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
+from reluformer.training.shapes import Shapes, cost
+
 POOL = 100  # batches whose examples are sorted together: with more, epochs look alike; with fewer, lengths mix
 
 
@@ -26,16 +28,25 @@ class CostBatches(Sampler[list[int]]):
         quadratic: Length at which attention is half of the cost.
         seed: Seed that, together with the epoch, determines the order.
         shuffle: False for batches in order of length, longest first: for evaluation, and to run out of memory early.
+        fixed: Whether batches have one of few shapes, those of :class:`~reluformer.training.shapes.Shapes`: all but the
+            last of a pool then have as many sequences as fit into their shape.
     """
 
     def __init__(
-        self, lengths: Sequence[int], budget: int, quadratic: int = 2048, seed: int = 0, shuffle: bool = True
+        self,
+        lengths: Sequence[int],
+        budget: int,
+        quadratic: int = 2048,
+        seed: int = 0,
+        shuffle: bool = True,
+        fixed: bool = False,
     ) -> None:
         for name, value in (("budget", budget), ("quadratic", quadratic)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be an int >= 1, got {value!r}")
         self.lengths = torch.as_tensor(lengths, dtype=torch.long)
         self.budget, self.quadratic, self.seed, self.shuffle = budget, quadratic, seed, shuffle
+        self.shapes = Shapes(budget, quadratic) if fixed else None
         self.epoch = 0
         self._made: tuple[int, list[list[int]]] | None = None  # an epoch and its batches
 
@@ -45,7 +56,7 @@ class CostBatches(Sampler[list[int]]):
 
     def cost(self, count: int, length: int) -> float:
         """Return the cost of ``count`` sequences padded to this length."""
-        return count * length * (1 + length / self.quadratic)
+        return cost(count, length, self.quadratic)
 
     def __iter__(self) -> Iterator[list[int]]:
         return iter(self._batches())
@@ -76,6 +87,8 @@ class CostBatches(Sampler[list[int]]):
 
     def _cut(self, ordered: Tensor) -> list[list[int]]:
         """Cut ordered examples into batches, each as large as the budget allows."""
+        if self.shapes is not None:
+            return list(self._fill(ordered[self.lengths[ordered].argsort(descending=True, stable=True)], self.shapes))
         batches: list[list[int]] = []
         batch: list[int] = []
         longest = 0
@@ -94,6 +107,14 @@ class CostBatches(Sampler[list[int]]):
             batch.insert(0, batches[-1].pop())
         return [*batches, batch] if batch else batches
 
+    def _fill(self, ordered: Tensor, shapes: Shapes) -> Iterator[list[int]]:
+        """Fill batches with examples, longest first: the longest that is left decides on the shape of the next."""
+        start = 0
+        while start < len(ordered):
+            rows = shapes.rows(shapes.length(int(self.lengths[ordered[start]])))
+            yield ordered[start : start + rows].tolist()
+            start += rows
+
 
 class StagedBatches(Sampler[list[int]]):
     """The batches of a whole run, stage after stage, as one sequence of known length.
@@ -108,6 +129,7 @@ class StagedBatches(Sampler[list[int]]):
         quadratic: Length at which attention is half of the cost.
         seed: Seed that determines the order.
         start: Number of batches to skip, those that an interrupted run has seen.
+        fixed: Whether batches have one of few shapes, as in :class:`CostBatches`.
     """
 
     def __init__(
@@ -117,11 +139,13 @@ class StagedBatches(Sampler[list[int]]):
         quadratic: int = 2048,
         seed: int = 0,
         start: int = 0,
+        fixed: bool = False,
     ) -> None:
         for number, (lengths, batches) in enumerate(stages):
             if batches and not len(lengths):
                 raise ValueError(f"stage {number} must have examples for its {batches} batches, got none")
         self.stages, self.budget, self.quadratic, self.seed, self.start = stages, budget, quadratic, seed, start
+        self.fixed = fixed
 
     def __len__(self) -> int:
         """Return the number of batches of the whole run, whatever the start."""
@@ -132,7 +156,7 @@ class StagedBatches(Sampler[list[int]]):
         left_out = self.start
         for number, (lengths, batches) in enumerate(self.stages):
             if left_out < batches:
-                source = CostBatches(lengths, self.budget, self.quadratic, self.seed + 7919 * number)
+                source = CostBatches(lengths, self.budget, self.quadratic, self.seed + 7919 * number, fixed=self.fixed)
                 for batch in itertools.islice(_epochs(source), left_out, batches):
                     yield [before + i for i in batch]
             left_out = max(left_out - batches, 0)

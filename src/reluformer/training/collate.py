@@ -8,6 +8,7 @@ from torch import Tensor
 
 from reluformer.data.tokenizer import BOS_ID, PAD_ID
 from reluformer.models.loss import IGNORED
+from reluformer.training.shapes import Shapes
 
 
 @dataclass(frozen=True)
@@ -15,14 +16,26 @@ class Collator:
     """Pads a batch to its longest example, rounded up to a multiple that suits the kernels.
 
     The target appears twice: as ``labels``, and shifted right by one behind ``<s>`` as ``decoder_input_ids``.
+
+    Attributes:
+        multiple: What lengths are rounded up to.
+        shapes: Shapes that batches must have instead; None for any. Where examples are missing, sources come a second
+            time, with no target: there is nothing to learn from these rows, but their attention is that of real text.
     """
 
     multiple: int = 1
+    shapes: Shapes | None = None
 
     def __call__(self, examples: Sequence[dict[str, list[int]]]) -> dict[str, Tensor]:
         """Return tensors ``(B, N)``; the mask is True where the source is not padding."""
-        source = self._padded([example["input_ids"] for example in examples], PAD_ID)
-        labels = self._padded([example["labels"] for example in examples], IGNORED)
+        sources, targets = ([example[name] for example in examples] for name in ("input_ids", "labels"))
+        lengths = [self.padded(max(map(len, rows))) for rows in (sources, targets)]
+        if self.shapes is not None:
+            lengths = [self.shapes.length(max(map(len, (*sources, *targets))))] * 2
+            missing = self.shapes.rows(lengths[0]) - len(examples)
+            sources += [sources[i % len(examples)] for i in range(missing)]
+            targets += [[] for _ in range(missing)]
+        source, labels = _padded(sources, lengths[0], PAD_ID), _padded(targets, lengths[1], IGNORED)
         written = torch.full_like(labels, BOS_ID)
         written[:, 1:] = labels[:, :-1].masked_fill(labels[:, :-1] == IGNORED, PAD_ID)
         return {
@@ -36,8 +49,9 @@ class Collator:
         """Return the padded length of a batch whose longest example has that length."""
         return -(-length // self.multiple) * self.multiple
 
-    def _padded(self, rows: Sequence[Sequence[int]], value: int) -> Tensor:
-        padded = torch.full((len(rows), self.padded(max(map(len, rows)))), value)
-        for i, row in enumerate(rows):
-            padded[i, : len(row)] = torch.tensor(row)
-        return padded
+
+def _padded(rows: Sequence[Sequence[int]], length: int, value: int) -> Tensor:
+    padded = torch.full((len(rows), length), value)
+    for i, row in enumerate(rows):
+        padded[i, : len(row)] = torch.tensor(row)
+    return padded

@@ -116,6 +116,9 @@ class Recipe:
         seed: Seed of everything random.
         precision: ``bf16``, ``fp32``, or ``auto`` for bf16 on a GPU that supports it.
         compile: Whether ``torch.compile`` fuses the layers: minutes at the start, faster steps ever after. Needs a GPU.
+        graphs: Whether updates are recorded as CUDA graphs, one for every shape of batch, of which there are then few:
+            for batches so small that launching their kernels takes longer than the kernels. Needs a single GPU;
+            elsewhere it only makes batches have these shapes.
         workers: Number of processes that prepare batches while a GPU is at work; on a CPU there are none.
         log_every: Number of updates between two points of the curve.
     """
@@ -133,6 +136,7 @@ class Recipe:
     seed: int = 0
     precision: str = "auto"
     compile: bool = False
+    graphs: bool = False
     workers: int = 4
     log_every: int = 50
 

@@ -29,11 +29,11 @@ from reluformer.training.identity import claim
 from reluformer.training.loading import longer_sides
 from reluformer.training.progress import ProgressBar
 from reluformer.training.recipe import Recipe
+from reluformer.training.shapes import MULTIPLE, shapes_of
 from reluformer.training.trainer import TranslationTrainer, evaluations_of, is_over
 from reluformer.training.validation import Validation
 
 KINDS = 256  # kinds of models that one process may compile; a study has 160
-MULTIPLE = 8  # that lengths and the vocabulary are rounded up to: tensor cores take no less
 TOKENS = {  # ids that prepared data give to these tokens
     "pad_token_id": PAD_ID, "bos_token_id": BOS_ID, "eos_token_id": EOS_ID, "decoder_start_token_id": BOS_ID,
 }  # fmt: skip
@@ -70,11 +70,13 @@ def train(recipe: Recipe, callbacks: Sequence[TrainerCallback] = ()) -> Outcome:
     checkpoints = CheckpointFolder(out / "checkpoints")
     arguments = training_arguments(recipe, eval_strategy="steps" if validates else "no")
     collator = Collator(MULTIPLE if arguments.device.type == "cuda" else 1)
+    shapes = shapes_of(recipe)
     stages = [PackedDataset(recipe.data, "train", stage.length) for stage in recipe.stages]
     for examples in (*stages, *(PackedDataset(recipe.data, "valid", x.length) for x in recipe.stages if validates)):
         if not len(examples):
             raise TrainingError(f"{recipe.data} has no example of length {examples.length} in {examples.split}")
-        longest = collator.padded(int(longer_sides(examples).max()))
+        longest = int(longer_sides(examples).max())
+        longest = shapes.length(longest) if shapes and examples.split == "train" else collator.padded(longest)
         if config.positions == "learned" and longest > config.max_position_embeddings:
             raise TrainingError(
                 f"model.max_position_embeddings must be at least {longest}, as many as the longest example of length "

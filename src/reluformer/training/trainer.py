@@ -9,6 +9,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ from reluformer.training.loading import batches_of, longer_sides
 from reluformer.training.measuring import Measures
 from reluformer.training.optimising import ParameterKinds
 from reluformer.training.recipe import Recipe, Stage
+from reluformer.training.recording import CudaRecorder, RecordedStep
+from reluformer.training.shapes import shapes_of
 
 # Returns the metrics of the current model at the length of a stage.
 Validate = Callable[["TranslationTrainer", Stage], dict[str, float]]
@@ -75,9 +78,12 @@ class TranslationTrainer(Seq2SeqTrainer):
             recipe.batches.quadratic,
             recipe.seed,
             start * per_update,
+            recipe.graphs,
         )
         self.bf16 = uses_bf16(recipe.precision, args.device)
         self.measures = Measures()
+        records = recipe.graphs and args.device.type == "cuda" and args.world_size == 1
+        self.recorded = RecordedStep(self._step, model.parameters(), CudaRecorder()) if records else None
         if recipe.anneal:
             self.add_callback(Annealing(model, recipe.anneal, start, args.device))
 
@@ -89,7 +95,8 @@ class TranslationTrainer(Seq2SeqTrainer):
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Return a loader of the run's remaining batches; process p of n takes batches p, p + n and so on."""
         workers, pin = self.args.dataloader_num_workers, self.args.dataloader_pin_memory
-        return self.accelerator.prepare(batches_of(self.train_dataset, self.batches, self.data_collator, workers, pin))
+        collator = replace(self.data_collator, shapes=shapes_of(self.recipe))
+        return self.accelerator.prepare(batches_of(self.train_dataset, self.batches, collator, workers, pin))
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **more: Any) -> Any:
         """Train as the base class does, but load weights before sharding: PyTorch fails to load tied ones later."""
@@ -123,6 +130,26 @@ class TranslationTrainer(Seq2SeqTrainer):
         """Return 0: the base class would count all parameters at every batch."""
         return 0
 
+    def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        """Compute the gradients of a batch, by a recorded step if the recipe asks for graphs and there is one GPU."""
+        if self.recorded is None:
+            return super().training_step(model, inputs, num_items_in_batch)
+        model.train()
+        share = torch.full((), self._regulariser_share(), device=self.args.device)
+        tensors = self._prepare_inputs(inputs) | {"items": num_items_in_batch, "share": share}
+        annealed = self.state.global_step >= self.recipe.anneal
+        parts = self.recorded(tensors, (annealed, self.current_gradient_accumulation_steps))
+        self._measure(parts)
+        return parts["loss"]
+
+    def _step(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Compute the gradients of a batch, and return its losses: a function of tensors alone, to be recorded."""
+        inputs = {name: x for name, x in tensors.items() if name not in ("items", "share")}
+        with self.compute_loss_context_manager():
+            parts, _ = self._losses(self.model, inputs, tensors["items"], tensors["share"])
+        self.accelerator.backward(parts["loss"])
+        return {name: x.detach() for name, x in parts.items()}
+
     def compute_loss(
         self, model: nn.Module, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
@@ -131,21 +158,31 @@ class TranslationTrainer(Seq2SeqTrainer):
         An update consists of several batches, one after another or in several processes, whose gradients are averaged:
         token losses are summed over all of them, the regularisation is averaged.
         """
+        parts, out = self._losses(model, inputs, num_items_in_batch, self._regulariser_share())
+        self._measure(parts)
+        return (parts["loss"], out) if return_outputs else parts["loss"]
+
+    def _losses(
+        self, model: Any, inputs: Any, items: Any, share: torch.Tensor | float
+    ) -> tuple[dict[str, torch.Tensor], Any]:
+        """Return the loss and its parts, and the model's output; ``share`` is that of the regularisation."""
         core = self._core
         labels, processes = inputs["labels"], self.accelerator.num_processes
         weights = core.config.regulariser
         regularised = weights["mass"] > 0 or weights["entropy"] > 0
         written = {"decoder_query_mask": labels != IGNORED} if regularised else {}  # padding is not regularised
         out = model(**{name: x for name, x in inputs.items() if name != "labels"}, **written, use_cache=False)
-        smoothing = self.recipe.optimiser.label_smoothing
-        loss, nll = core.token_losses(out.logits, labels, num_items_in_batch, smoothing)
-        loss = loss * processes
-        self.measures.add("nll", nll * processes)
+        loss, nll = core.token_losses(out.logits, labels, items, self.recipe.optimiser.label_smoothing)
+        parts = {"loss": loss * processes, "nll": nll * processes}
         if out.regularisation is not None:
-            cost = out.regularisation / self.current_gradient_accumulation_steps
-            self.measures.add("regularisation", cost)
-            loss = loss + cost * self._regulariser_share()
-        return (loss, out) if return_outputs else loss
+            parts["regularisation"] = out.regularisation / self.current_gradient_accumulation_steps
+            parts["loss"] = parts["loss"] + parts["regularisation"] * share
+        return parts, out
+
+    def _measure(self, parts: dict[str, torch.Tensor]) -> None:
+        for name, x in parts.items():
+            if name != "loss":
+                self.measures.add(name, x)
 
     def _regulariser_share(self) -> float:
         warmup = self.recipe.regulariser_warmup

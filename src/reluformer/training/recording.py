@@ -1,0 +1,89 @@
+"""Training steps as CUDA graphs: recorded once for every shape of batch, then launched as a whole.
+
+A step on a small batch is a thousand short kernels, which take a GPU less time than launching them one by one takes the
+host. A recorded step is a single launch; it repeats what was recorded, on whatever is in the same memory by then. So
+inputs are copied to where they were, and gradients are added up where they were.
+"""
+
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Tensors = dict[str, Tensor]
+Step = Callable[[Tensors], Tensors]
+# Runs a function once and returns another that repeats it, with what the function returned, which repeating it changes.
+Recorder = Callable[[Callable[[], Tensors]], tuple[Callable[[], Any], Tensors]]
+
+
+class CudaRecorder:
+    """Records CUDA graphs, which all use the same memory, one after another."""
+
+    def __init__(self) -> None:
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, run: Callable[[], Tensors]) -> tuple[Callable[[], Any], Tensors]:
+        """Record ``run`` without executing it."""
+        graph = torch.cuda.CUDAGraph()
+        # Other threads, which move batches to the GPU, may go on meanwhile.
+        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+            outputs = run()
+        return graph.replay, outputs
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    inputs: Tensors
+    replay: Callable[[], Any]
+    outputs: Tensors
+
+
+class RecordedStep:
+    """A step that adds gradients to those of the parameters, and is recorded for every shape of its inputs.
+
+    The first step of a shape runs as it is, since whatever compiles or tunes itself does so then, and that cannot be
+    recorded. The second is recorded, and from then on repeated.
+
+    Args:
+        step: Computes the gradients of a batch. It must not read from the GPU, nor depend on anything that changes,
+            apart from its inputs and ``kind``.
+        parameters: Parameters that the gradients are for.
+        recorder: Recorder of steps.
+    """
+
+    def __init__(self, step: Step, parameters: Iterable[nn.Parameter], recorder: Recorder) -> None:
+        self.step, self.recorder = step, recorder
+        self.parameters = [x for x in parameters if x.requires_grad]
+        self.gradients = [torch.zeros_like(x) for x in self.parameters]
+        self.known: dict[Hashable, _Recorded | None] = {}
+
+    def __call__(self, inputs: Tensors, kind: Hashable = None) -> Tensors:
+        """Add the gradients of a batch to those that the parameters have, and return what the step returns.
+
+        ``kind`` stands for everything that the step depends on besides its inputs.
+        """
+        self._restore_gradients()
+        key = (kind, *((name, x.shape) for name, x in inputs.items()))
+        if key not in self.known:
+            self.known[key] = None
+            return self.step(inputs)
+        known = self.known[key]
+        if known is None:
+            known = self.known[key] = self._record(inputs)
+        for name, x in inputs.items():
+            known.inputs[name].copy_(x)
+        known.replay()
+        return {name: x.clone() for name, x in known.outputs.items()}
+
+    def _record(self, inputs: Tensors) -> _Recorded:
+        kept = {name: x.clone() for name, x in inputs.items()}
+        return _Recorded(kept, *self.recorder(lambda: self.step(kept)))
+
+    def _restore_gradients(self) -> None:
+        """Give parameters whose gradients were cleared their memory back, filled with zeros."""
+        if any(x.grad is None for x in self.parameters):
+            torch._foreach_zero_(self.gradients)
+            for x, gradient in zip(self.parameters, self.gradients, strict=True):
+                x.grad = gradient

@@ -1,0 +1,85 @@
+"""Recorded steps, with a recorder that repeats by calling again, as a CUDA graph repeats by launching again."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from reluformer.training.recording import CudaRecorder, RecordedStep
+from tests.training.runs import Repeats
+
+GPU = pytest.param("cuda", marks=pytest.mark.gpu)
+
+
+def steps(device="cpu"):
+    """A model with a recorded step, and a copy of it whose gradients are computed as usual."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2).to(device)
+    model.bias.requires_grad_(False)
+    other = copy.deepcopy(model)
+
+    def step_of(model):
+        def step(inputs):
+            loss = (model(inputs["x"]) ** 2).mean() * inputs["factor"]
+            loss.backward()
+            return {"loss": loss.detach()}
+
+        return step
+
+    recorder = Repeats(model) if device == "cpu" else CudaRecorder()
+    return model, RecordedStep(step_of(model), model.parameters(), recorder), other, step_of(other)
+
+
+def batch(rows, device="cpu"):
+    return {"x": torch.randn(rows, 3, device=device), "factor": torch.rand((), device=device)}
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+def test_losses_and_gradients_are_those_of_plain_steps(device):
+    model, recorded, other, plain = steps(device)
+    losses, expected = [], []
+    for rows in (4, 4, 5, 4, 5, 5, 4):
+        inputs = batch(rows, device)
+        losses.append(recorded(inputs)["loss"])
+        expected.append(plain(inputs)["loss"])
+        torch.testing.assert_close(model.weight.grad, other.weight.grad)
+        model.zero_grad()
+        other.zero_grad()
+        with torch.no_grad():  # an update, which a recorded step must see
+            model.weight.mul_(0.9)
+            other.weight.mul_(0.9)
+    torch.testing.assert_close(losses, expected)  # none was overwritten by a later step
+    assert model.bias.grad is None
+
+
+@pytest.mark.parametrize("device", ["cpu", GPU])
+def test_gradients_of_several_batches_add_up(device):
+    model, recorded, other, plain = steps(device)
+    for _ in range(3):
+        for rows in (4, 4, 5):
+            inputs = batch(rows, device)
+            recorded(inputs)
+            plain(inputs)
+        torch.testing.assert_close(model.weight.grad, other.weight.grad)
+        model.zero_grad()
+        other.zero_grad()
+
+
+def test_shapes_and_kinds_are_recorded_once_each_at_their_second_step():
+    _, recorded, _, _ = steps()
+    counts = []
+    for rows, kind in ((4, 0), (5, 0), (4, 0), (4, 0), (4, 1), (5, 0), (4, 1), (4, 1)):
+        recorded(batch(rows), kind)
+        counts.append((recorded.recorder.recorded, recorded.recorder.replayed))
+    assert counts == [(0, 0), (0, 0), (1, 1), (1, 2), (1, 2), (2, 3), (3, 4), (3, 5)]
+
+
+def test_inputs_are_copied_and_not_kept():
+    _, recorded, _, plain = steps()
+    first, second = batch(4), batch(4)
+    recorded(first)
+    recorded(first)
+    kept = {name: x.clone() for name, x in first.items()}
+    torch.testing.assert_close(recorded(second)["loss"], plain(second)["loss"])
+    torch.testing.assert_close(first, kept)
