@@ -3,6 +3,7 @@ import csv
 import pytest
 
 from reluformer.bench.models import MARIAN, REGULARISED, TWIN
+from reluformer.bench.trainers import RECORDED
 from reluformer.cli import main
 from tests.training.runs import prepare_data
 
@@ -15,14 +16,29 @@ def on_the_cpu(monkeypatch):
 def test_everybody_trains_on_the_same_data(tmp_path, capsys):
     data = prepare_data(tmp_path)
     with pytest.raises(SystemExit) as end:
-        main(["bench", "trainers", "--data", str(data), "--lengths", "0,60", "--quick", "--out", str(tmp_path / "out")])
+        main(
+            [
+                "bench",
+                "trainers",
+                "--data",
+                str(data),
+                "--lengths",
+                "0,60",
+                "--quick",
+                "--graphs",
+                "--out",
+                str(tmp_path / "out"),
+            ]
+        )
     assert end.value.code == 0, capsys.readouterr().err
     (kept,) = (tmp_path / "out").glob("trainers-*.csv")
     rows = list(csv.DictReader(kept.open()))
+    names = (MARIAN, REGULARISED, TWIN, REGULARISED + RECORDED, TWIN + RECORDED)
     assert [(row["trainer"], row["length"]) for row in rows] == [
-        (name, length) for length in ("0", "60") for name in (MARIAN, REGULARISED, TWIN)
+        (name, length) for length in ("0", "60") for name in names
     ]
-    for marian, ours, twin in (rows[:3], rows[3:]):
+    for marian, ours, twin, recorded, recorded_twin in (rows[:5], rows[5:]):
+        assert recorded["tokens_per_step"] == recorded_twin["tokens_per_step"]
         assert ours["tokens_per_step"] == twin["tokens_per_step"]  # the same batches
         assert float(marian["tokens_per_step"]) == pytest.approx(float(ours["tokens_per_step"]), rel=0.5)
         assert float(ours["vs_marian"]) == pytest.approx(

@@ -117,7 +117,9 @@ def test_fixed_shapes():
         assert batches.cost(len(batch), length) <= 4096
         partial += len(batch) < batches.shapes.rows(length)
     assert partial <= 3  # the last of each of the pools
-    padded = sum(batches.shapes.rows(m) * m for batch in found for m in [batches.shapes.length(max(n[i] for i in batch))])
+    padded = sum(
+        batches.shapes.rows(m) * m for batch in found for m in [batches.shapes.length(max(n[i] for i in batch))]
+    )
     assert padded < 1.15 * sum(n)
     batches.set_epoch(1)
     assert list(batches) != found

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from reluformer.training.recording import CudaRecorder, RecordedStep
@@ -83,3 +84,21 @@ def test_inputs_are_copied_and_not_kept():
     kept = {name: x.clone() for name, x in first.items()}
     torch.testing.assert_close(recorded(second)["loss"], plain(second)["loss"])
     torch.testing.assert_close(first, kept)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True])
+def test_dropout_drops_others_every_time(compiled):
+    drop = torch.compile(F.dropout) if compiled else F.dropout
+    weight = nn.Parameter(torch.ones(1000, device="cuda"))
+
+    def step(inputs):
+        dropped = drop(weight * inputs["x"], 0.5, True)
+        dropped.sum().backward()
+        return {"dropped": dropped.detach()}
+
+    recorded = RecordedStep(step, [weight], CudaRecorder())
+    seen = [recorded({"x": torch.ones(1000, device="cuda")})["dropped"] for _ in range(5)]
+    for i, one in enumerate(seen):
+        assert 400 < (one == 0).sum() < 600
+        assert all(300 < (one != other).sum() < 700 for other in seen[:i])

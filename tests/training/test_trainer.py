@@ -148,6 +148,7 @@ def test_a_recorded_run_is_the_run(data: Path, tmp_path: Path) -> None:
     recorder: Any = trainer.recorded.recorder  # type: ignore[union-attr]
     assert recorder.recorded >= 2  # with softmax and without, at least
     assert recorder.replayed > recorder.recorded
+    assert not trainer.recorded.known  # type: ignore[union-attr]  # memory is free again
     torch.testing.assert_close(*weights)
 
 

@@ -146,7 +146,7 @@ def trainers(
     size: Size = None,
     cost: Annotated[int | None, typer.Option(min=1, help="of a batch, as in a recipe")] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="updates that are timed; by default 60")] = None,
-    graphs: Annotated[bool, typer.Option("--graphs", help="record our updates as CUDA graphs")] = False,
+    graphs: Annotated[bool, typer.Option("--graphs", help="also with updates recorded as CUDA graphs")] = False,
     out: Out = None,
     quick: Quick = False,
 ) -> None:
@@ -160,10 +160,10 @@ def trainers(
     where = device_of("auto")
     preset = size_of(size, quick)
     gpu = where.type == "cuda"
-    report = Report("trainers", where, out, "-graphs" if graphs else "")
+    report = Report("trainers", where, out)
     rows: list[trainers.Row] = []
     steps = steps or (2 if quick else 60)
-    # Lengths vary, so that compiling takes several steps; of every shape the first two are not what the others are.
+    # Lengths vary, so compiling takes several steps, and recording every shape of batch takes many.
     warmup = 1 if quick else (150 if graphs else 40) if gpu else 3
     for length in numbers_of("--lengths", lengths, [0] if quick else [0, 1024], least=0):
         budget = cost or (131072 if gpu else 512 if quick else 2048)

@@ -25,6 +25,7 @@ from reluformer.training.run import model_config, train
 from reluformer.training.shapes import MULTIPLE
 
 QUADRATIC = 8192  # where fused attention is half of a small model's cost, see benchmarks/results/training-h200.csv
+RECORDED = ", recorded"  # with updates as CUDA graphs
 SAMPLE_MS = 100  # between two samples of the GPU's utilisation
 
 
@@ -32,7 +33,8 @@ SAMPLE_MS = 100  # between two samples of the GPU's utilisation
 class Run:
     """What is trained, and on what; ``length`` is the length that the data was packed to, 0 for sentences.
 
-    ``compile`` and ``graphs`` are those of our recipes.
+    ``compile`` is that of our recipes. With ``graphs``, ours are trained once more, with updates recorded as CUDA
+    graphs, and ``warmup`` should be long enough to record most of them.
     """
 
     data: str
@@ -68,7 +70,7 @@ def race(run: Run, out: Path) -> Iterator[Row]:
     stock = _stock(run, out)
     stock.vs_marian = 1.0
     yield stock
-    for name in (REGULARISED, TWIN):
+    for name in (REGULARISED, TWIN, *((REGULARISED + RECORDED, TWIN + RECORDED) if run.graphs else ())):
         gc.collect()  # a trainer and its model refer to each other
         release(torch.device("cuda" if uses_gpu() else "cpu"))
         row = _ours(run, name, out)
@@ -77,7 +79,7 @@ def race(run: Run, out: Path) -> Iterator[Row]:
 
 
 def _recipe(run: Run, name: str, out: Path) -> Recipe:
-    relu = name == REGULARISED
+    relu = name.removesuffix(RECORDED) == REGULARISED
     preset = f"{'reluformer' if relu else 'transformer'}-{run.size}"
     return Recipe(
         data=run.data,
@@ -89,7 +91,7 @@ def _recipe(run: Run, name: str, out: Path) -> Recipe:
         checkpoints=Checkpoints(every=10 * run.steps, keep=1, average=1),
         regulariser_warmup=0,
         compile=run.compile,
-        graphs=run.graphs,
+        graphs=name.endswith(RECORDED),
     )
 
 

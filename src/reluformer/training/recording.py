@@ -77,6 +77,10 @@ class RecordedStep:
         known.replay()
         return {name: x.clone() for name, x in known.outputs.items()}
 
+    def forget(self) -> None:
+        """Release the memory of everything recorded."""
+        self.known.clear()
+
     def _record(self, inputs: Tensors) -> _Recorded:
         kept = {name: x.clone() for name, x in inputs.items()}
         return _Recorded(kept, *self.recorder(lambda: self.step(kept)))

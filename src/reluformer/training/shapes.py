@@ -26,7 +26,7 @@ class Shapes:
         return -(-longest // step) * step
 
     def rows(self, length: int) -> int:
-        """Return the number of sequences of this length that a batch has: as many as the budget allows, at least one."""
+        """Return the number of sequences of this length in a batch: as many as the budget allows, at least one."""
         return max(1, int(self.budget / cost(1, length, self.quadratic)))
 
 

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from accelerate.utils import broadcast_object_list  # type: ignore[import-untyped]
@@ -28,6 +28,7 @@ from reluformer.training.arguments import uses_bf16
 from reluformer.training.averaging import WEIGHTS
 from reluformer.training.batching import StagedBatches
 from reluformer.training.checkpoints import CheckpointFolder
+from reluformer.training.collate import Collator
 from reluformer.training.errors import TrainingError
 from reluformer.training.history import Evaluations
 from reluformer.training.loading import batches_of, longer_sides
@@ -95,14 +96,18 @@ class TranslationTrainer(Seq2SeqTrainer):
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Return a loader of the run's remaining batches; process p of n takes batches p, p + n and so on."""
         workers, pin = self.args.dataloader_num_workers, self.args.dataloader_pin_memory
-        collator = replace(self.data_collator, shapes=shapes_of(self.recipe))
+        collator = replace(cast(Collator, self.data_collator), shapes=shapes_of(self.recipe))
         return self.accelerator.prepare(batches_of(self.train_dataset, self.batches, collator, workers, pin))
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **more: Any) -> Any:
         """Train as the base class does, but load weights before sharding: PyTorch fails to load tied ones later."""
         if resume_from_checkpoint is not None and self.is_fsdp_enabled:
             self._core.load_state_dict(load_file(Path(resume_from_checkpoint) / WEIGHTS), strict=False)
-        return super().train(resume_from_checkpoint, *args, **more)
+        try:
+            return super().train(resume_from_checkpoint, *args, **more)
+        finally:
+            if self.recorded is not None:
+                self.recorded.forget()
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         if not self.is_fsdp_enabled:
@@ -134,7 +139,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         """Compute the gradients of a batch, by a recorded step if the recipe asks for graphs and there is one GPU."""
         if self.recorded is None:
             return super().training_step(model, inputs, num_items_in_batch)
-        model.train()
+        if not model.training:  # after an evaluation; setting it in all modules at every step takes time
+            model.train()
         share = torch.full((), self._regulariser_share(), device=self.args.device)
         tensors = self._prepare_inputs(inputs) | {"items": num_items_in_batch, "share": share}
         annealed = self.state.global_step >= self.recipe.anneal

@@ -17,12 +17,14 @@ def test_models_of_half_the_size_see_all_updates_and_those_of_full_size_a_third(
     for arm in slots.arms(SCALES["gpu"]):
         cut_short = slots.CUT_SHORT in arm.name
         assert ("d_model" in arm.settings["model"]) != cut_short
-        assert ("recipe" in arm.settings) == cut_short
+        assert arm.settings["recipe"] == ({"steps": 1 / 3} if cut_short else {"graphs": True})
         assert (arm.x is None) == cut_short  # no point of a curve
 
 
 def test_below_the_large_scale_models_have_their_own_size() -> None:
-    assert not any("d_model" in arm.settings["model"] for arm in slots.arms(SCALES["laptop"]))
+    for arm in slots.arms(SCALES["laptop"]):
+        assert "d_model" not in arm.settings["model"]
+        assert "recipe" not in arm.settings
 
 
 def test_centralisation_trains_the_temperatures_alone_and_in_models_of_the_same_size() -> None:

@@ -15,8 +15,7 @@ def arms(scale: Scale) -> list[Arm]:
     """Return the arms of ``slots``, so that none is trained twice, and the temperatures of ``ffn`` at the same size."""
     cooled = [arm for arm in ffn.arms(scale) if "temperature" in arm.name]
     return slots.arms(scale) + [
-        Arm(f"{arm.name}, FFN", {"model": slots.size_of(scale) | arm.settings["model"]}, seeds=arm.seeds)
-        for arm in cooled
+        Arm(f"{arm.name}, FFN", slots.settings_of(scale, arm.settings["model"]), seeds=arm.seeds) for arm in cooled
     ]
 
 

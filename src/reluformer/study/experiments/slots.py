@@ -12,7 +12,8 @@ REPEATED = (512, 2048, 4096)  # numbers of slots that are worth several seeds; t
 MANY = 4096  # slots with which key-value memory is also tried in two ways of ours:
 NORMED = "ReLU + LN"  # is it the norm or softmax that helps?
 EIGHTH = "power 8"  # does ReLU win where its attention to the sequence is as good as softmax's?
-# The large scale has 90 of these runs. Its models have half the width and depth, so that each run sees all updates.
+# The large scale has 90 of these runs. Its models have half the width and depth, so that each run sees all updates, and
+# updates are recorded: launching their kernels one by one would take several times as long as running them.
 HALF: dict[str, Any] = {"d_model": 256, "encoder_layers": 3, "decoder_layers": 3}
 # The first runs: models of full size for a third of the updates, whose loss was still falling at the end.
 CUT_SHORT = ", full size, a third of the updates"
@@ -26,8 +27,8 @@ def arms(scale: Scale) -> list[Arm]:
     ours = [(name, "key-value", slots) for slots in scale.slots if slots == MANY for name in (NORMED, EIGHTH)]
     swept = [
         Arm(
-            f"{name}, {place}, {slots}", {"model": size_of(scale) | model_of(name, place, slots)}, slots,
-            f"{name}, {place}", seeds=None if slots in REPEATED else 1,
+            f"{name}, {place}, {slots}", settings_of(scale, model_of(name, place, slots)), slots, f"{name}, {place}",
+            seeds=None if slots in REPEATED else 1,
         )
         for name, place, slots in found + ours
     ]  # fmt: skip
@@ -40,9 +41,9 @@ def arms(scale: Scale) -> list[Arm]:
     return swept + cut_short
 
 
-def size_of(scale: Scale) -> dict[str, Any]:
-    """Return the fields that set the size of the models at a scale."""
-    return HALF if scale.extras else {}
+def settings_of(scale: Scale, model: dict[str, Any]) -> dict[str, Any]:
+    """Return a model of the size that the sweep has at a scale, with the change to its recipe, if any."""
+    return {"model": HALF | model, "recipe": {"graphs": True}} if scale.extras else {"model": model}
 
 
 def model_of(name: str, place: str, slots: int) -> dict[str, Any]:
