@@ -67,6 +67,35 @@ def test_gradients_of_several_batches_add_up(device):
         other.zero_grad()
 
 
+@pytest.mark.parametrize("device", ["cpu", GPU])
+def test_gradients_from_elsewhere_are_added_to(device):
+    model, recorded, other, plain = steps(device)
+    for rows in (4, 4):
+        recorded(batch(rows, device))
+    for x in (model, other):
+        x.zero_grad()
+        x.weight.sum().backward()
+    inputs = batch(4, device)
+    recorded(inputs)
+    plain(inputs)
+    torch.testing.assert_close(model.weight.grad, other.weight.grad)
+    assert model.weight.grad is recorded.gradients[0]  # where a graph adds to them
+
+
+def test_what_is_forgotten_is_recorded_again():
+    model, recorded, other, plain = steps()
+    for _ in range(2):
+        for rows in (4, 4):
+            inputs = batch(rows)
+            recorded(inputs)
+            plain(inputs)
+        recorded.forget()
+        assert not recorded.known
+        assert not recorded.gradients
+    torch.testing.assert_close(model.weight.grad, other.weight.grad)
+    assert recorded.recorder.recorded == 2
+
+
 def test_shapes_and_kinds_are_recorded_once_each_at_their_second_step():
     _, recorded, _, _ = steps()
     counts = []

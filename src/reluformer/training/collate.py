@@ -19,8 +19,8 @@ class Collator:
 
     Attributes:
         multiple: What lengths are rounded up to.
-        shapes: Shapes that batches must have instead; None for any. Where examples are missing, sources come a second
-            time, with no target: there is nothing to learn from these rows, but their attention is that of real text.
+        shapes: Shapes that batches must have instead; None for any. Where examples are missing, sources are repeated,
+            with no target: there is nothing to learn from these rows, but their attention is that of real text.
     """
 
     multiple: int = 1

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 Tensors = dict[str, Tensor]
 Step = Callable[[Tensors], Tensors]
-# Runs a function once and returns another that repeats it, with what the function returned, which repeating it changes.
+# Records a function without doing what it does, and returns another that does it, with the tensors that it then fills.
 Recorder = Callable[[Callable[[], Tensors]], tuple[Callable[[], Any], Tensors]]
 
 
@@ -56,7 +56,7 @@ class RecordedStep:
     def __init__(self, step: Step, parameters: Iterable[nn.Parameter], recorder: Recorder) -> None:
         self.step, self.recorder = step, recorder
         self.parameters = [x for x in parameters if x.requires_grad]
-        self.gradients = [torch.zeros_like(x) for x in self.parameters]
+        self.gradients: list[Tensor] = []  # where recorded steps add to them
         self.known: dict[Hashable, _Recorded | None] = {}
 
     def __call__(self, inputs: Tensors, kind: Hashable = None) -> Tensors:
@@ -78,16 +78,23 @@ class RecordedStep:
         return {name: x.clone() for name, x in known.outputs.items()}
 
     def forget(self) -> None:
-        """Release the memory of everything recorded."""
+        """Release the memory of everything recorded, and of gradients unless the parameters have them."""
         self.known.clear()
+        self.gradients = []
 
     def _record(self, inputs: Tensors) -> _Recorded:
         kept = {name: x.clone() for name, x in inputs.items()}
         return _Recorded(kept, *self.recorder(lambda: self.step(kept)))
 
     def _restore_gradients(self) -> None:
-        """Give parameters whose gradients were cleared their memory back, filled with zeros."""
-        if any(x.grad is None for x in self.parameters):
-            torch._foreach_zero_(self.gradients)
-            for x, gradient in zip(self.parameters, self.gradients, strict=True):
-                x.grad = gradient
+        """Move gradients to where recorded steps add to them; those that were cleared are zeros there."""
+        if not self.gradients:
+            self.gradients = [torch.zeros_like(x) for x in self.parameters]
+        pairs = zip(self.parameters, self.gradients, strict=True)
+        moved = [(x, gradient) for x, gradient in pairs if x.grad is not gradient]
+        if moved:
+            torch._foreach_zero_([gradient for _, gradient in moved])
+        for x, gradient in moved:
+            if x.grad is not None:
+                gradient.copy_(x.grad)
+            x.grad = gradient

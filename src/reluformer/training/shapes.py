@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from reluformer.training.recipe import Recipe
 
 MULTIPLE = 8  # that lengths and the vocabulary are rounded up to: tensor cores take no less
-LENGTHS = 8  # between a power of two and the next: at most an eighth of a batch is padding that rounding adds
+LENGTHS = 8  # between a power of two and the next, beyond 64: rounding up makes a length at most an eighth longer
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,8 @@ class TranslationTrainer(Seq2SeqTrainer):
         )
         self.bf16 = uses_bf16(recipe.precision, args.device)
         self.measures = Measures()
-        records = recipe.graphs and args.device.type == "cuda" and args.world_size == 1
+        alone = args.world_size == 1 and not self.is_fsdp_enabled  # sharding replaces the parameters, even for one GPU
+        records = recipe.graphs and args.device.type == "cuda" and alone
         self.recorded = RecordedStep(self._step, model.parameters(), CudaRecorder()) if records else None
         if recipe.anneal:
             self.add_callback(Annealing(model, recipe.anneal, start, args.device))
@@ -108,6 +109,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         finally:
             if self.recorded is not None:
                 self.recorded.forget()
+                torch.cuda.empty_cache()  # until then, nothing else can use the memory that graphs had
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         if not self.is_fsdp_enabled:
