@@ -39,6 +39,7 @@ def test_processes_and_batches_make_an_update_together(recipe: Recipe) -> None:
         ({"stages": (Stage(0, 5), Stage(64, 5))}, r"stages\.1\.length was 'not set', is 64"),
         ({"model": {"preset": "reluformer-tiny", "cross": {"alpha": 0.5}}}, r"model\.cross\.alpha was 1\.0, is 0\.5"),
         ({"precision": "bf16"}, "precision was 'auto', is 'bf16'"),
+        ({"graphs": True}, "graphs was False, is True"),  # its batches are others
     ],
 )
 def test_another_recipe_is_named(recipe: Recipe, change: dict[str, Any], words: str) -> None:

@@ -78,6 +78,8 @@ def test_written_and_read_again(path, tmp_path):
         ("optimiser.label_smoothing=2", r"optimiser\.label_smoothing must be below 1, got 2\.0"),
         ("model={", r"model: '\{' is not YAML"),
         ("seed=true", r"seed must be an int, got True"),
+        ("graphs=1", r"graphs must be true or false, got 1"),
+        ("graph=true", r"graph is not known; did you mean graphs\?"),
         ("stages=[]", r"stages must have at least one entry, got none"),
         ("stages=3", r"stages must be a list, got 3"),
         ("optimiser.betas=[0.9]", r"optimiser\.betas must have 2 entries, got \[0\.9\]"),

@@ -15,7 +15,7 @@ import torch._dynamo.testing
 import torch.fx.experimental._config
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TrainerCallback
 
 from reluformer.data.dataset import load_tokenizer, read_manifest
 from reluformer.data.documents import Languages
@@ -24,10 +24,11 @@ from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGenerati
 from reluformer.pretrained import languages_of
 from reluformer.training.errors import TrainingError
 from reluformer.training.recipe import Checkpoints, Recipe, Stage, read_recipe
+from reluformer.training.recording import RecordedStep
 from reluformer.training.run import compile_layers, model_config, train
 from reluformer.training.trainer import TranslationTrainer
 from tests.data.corpus import write_corpus
-from tests.training.runs import MODEL, curve, python, same, small_recipe, weights, write_recipe
+from tests.training.runs import MODEL, Repeats, curve, python, same, small_recipe, weights, write_recipe
 
 
 def steps(out: Path | str) -> set[str]:
@@ -128,6 +129,37 @@ def test_a_killed_run_ends_the_same(whole: Recipe, tmp_path: Path, place: str, c
     assert curve(recipe.out) == curve(whole.out)
     assert steps(recipe.out) == steps(whole.out)
     assert {path.name for path in Path(recipe.out).iterdir()} == {path.name for path in Path(whole.out).iterdir()}
+
+
+class Dies(TrainerCallback):
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == 8:
+            raise ChildProcessError
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_killed_run_of_graphs_ends_the_same(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recorded: bool
+) -> None:
+    changes: dict[str, Any] = {}
+    if recorded:
+        original = TranslationTrainer.__init__
+
+        def init(self: Any, *args: Any, **more: Any) -> None:
+            original(self, *args, **more)
+            self.recorded = RecordedStep(self._step, self.model.parameters(), Repeats(self.model))
+
+        monkeypatch.setattr(TranslationTrainer, "__init__", init)
+        changes["model"] = {**MODEL, "dropout": 0.0}  # Repeats draws numbers when it records, a GPU does not
+    whole = small_recipe(data, tmp_path / "whole", graphs=True, **changes)
+    train(whole)
+    recipe = replace(whole, out=str(tmp_path / "run"))
+    with pytest.raises(ChildProcessError):
+        train(recipe, [Dies()])
+    assert steps(recipe.out) == {"step-3", "step-6"}
+    train(recipe)
+    assert same(weights(recipe.out), weights(whole.out))
+    assert curve(recipe.out) == curve(whole.out)
 
 
 def after(monkeypatch: pytest.MonkeyPatch, batches: int, action: Any) -> None:
@@ -346,6 +378,16 @@ def test_learned_positions_must_be_enough_for_the_data(data: Path, tmp_path: Pat
     recipe = small_recipe(data, tmp_path / "run", stages=(Stage(60, 1),), checkpoints=Checkpoints(1, 1, 1))
     few, enough = ({**MODEL, "positions": "learned", "max_position_embeddings": count} for count in (59, 60))
     words = r"model\.max_position_embeddings must be at least 60, .* of length 60 in train has, got 59"
+    with pytest.raises(TrainingError, match=words):
+        train(replace(recipe, model=few))
+    assert not (tmp_path / "run").exists()
+    assert train(replace(recipe, model=enough)).step == 1
+
+
+def test_learned_positions_must_be_enough_for_the_shapes_of_graphs(data: Path, tmp_path: Path) -> None:
+    recipe = small_recipe(data, tmp_path / "run", stages=(Stage(60, 1),), checkpoints=Checkpoints(1, 1, 1), graphs=True)
+    few, enough = ({**MODEL, "positions": "learned", "max_position_embeddings": count} for count in (63, 64))
+    words = r"model\.max_position_embeddings must be at least 64, .* of length 60 in train has, got 63"
     with pytest.raises(TrainingError, match=words):
         train(replace(recipe, model=few))
     assert not (tmp_path / "run").exists()
