@@ -1,3 +1,4 @@
+import signal
 import subprocess
 import threading
 import time
@@ -48,7 +49,7 @@ def test_when_the_time_is_up_all_processes_are_told_before_any_is_waited_for(
     told, order = threading.Event(), []
     monkeypatch.setattr(_Worker, "work", lambda self, todo: told.wait(60))
     monkeypatch.setattr(_Worker, "stop", lambda self: order.append("told"))
-    monkeypatch.setattr(_Worker, "see_off", lambda self: (order.append("waited for"), told.set()))
+    monkeypatch.setattr(_Worker, "see_off", lambda self, until: (order.append("waited for"), told.set()))
     with pytest.raises(TimeIsUp):
         run_cells(grid(made, "e.py", bench.scale, bench.corpus, 1, tmp_path), 2, tmp_path, until=time.monotonic() + 0.1)
     assert order == ["told", "told", "waited for", "waited for"]
@@ -72,3 +73,14 @@ def test_a_process_with_nothing_left_to_do_ends_and_leaves_the_gpu_to_others(tmp
     worker.process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     worker.work(Todo([]))
     assert worker.process.poll() == 0
+
+
+def test_processes_that_do_not_end_are_waited_for_together(tmp_path: Path) -> None:
+    began = time.monotonic()
+    workers = [_Worker(2, tmp_path / "log", lambda *_: None) for _ in range(3)]
+    for worker in workers:
+        worker.process = subprocess.Popen(["sleep", "60"], text=True)
+    for worker in workers:
+        worker.see_off(began + 0.5)
+    assert 0.5 <= time.monotonic() - began < 1.0
+    assert all(worker.process is not None and worker.process.wait(5) == -signal.SIGKILL for worker in workers)

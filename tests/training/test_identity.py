@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from reluformer.data.files import read_json, write_json
 from reluformer.training.errors import TrainingError
-from reluformer.training.identity import claim
+from reluformer.training.identity import IDENTITY, claim
 from reluformer.training.recipe import Batches, Checkpoints, Recipe, Stage, read_recipe
 
 
@@ -48,6 +49,17 @@ def test_another_recipe_is_named(recipe: Recipe, change: dict[str, Any], words: 
     with pytest.raises(TrainingError, match=f"holds another run: {words}; take another out, or remove it"):
         claim(replace(recipe, **change), "abc", 1)
     assert (Path(recipe.out) / "recipe.yaml").read_bytes() == before
+
+
+def test_a_run_begun_before_a_setting_existed_goes_on(recipe: Recipe) -> None:
+    claim(recipe, "abc", 1)
+    file = Path(recipe.out) / IDENTITY
+    known = read_json(file)
+    assert known.pop("graphs") is False
+    write_json(file, known)
+    with pytest.raises(TrainingError, match="graphs was False, is True"):
+        claim(replace(recipe, graphs=True), "abc", 1)
+    claim(recipe, "abc", 1)
 
 
 def test_other_data_are_noticed(recipe: Recipe) -> None:

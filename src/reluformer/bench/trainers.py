@@ -116,8 +116,9 @@ def _stock(run: Run, out: Path) -> Row:
     examples = PackedDataset(run.data, "train", run.length)
     batches = CostBatches(longer_sides(examples), run.cost, QUADRATIC)
     vocabulary = model_config(_recipe(run, TWIN, out), read_manifest(run.data)["vocabulary"]).vocab_size
-    longest = int(longer_sides(examples).max())
     on_gpu = uses_gpu()
+    collator = Collator(MULTIPLE if on_gpu else 1)
+    longest = collator.padded(int(longer_sides(examples).max()))
     arguments = Seq2SeqTrainingArguments(
         output_dir=str(out / "marian"),
         use_cpu=not on_gpu,
@@ -137,7 +138,6 @@ def _stock(run: Run, out: Path) -> Row:
         disable_tqdm=True,
     )
     arguments._n_gpu = min(arguments.n_gpu, 1)
-    collator = Collator(MULTIPLE if on_gpu else 1)
 
     def trained() -> Row:
         meter, model = Meter(run.warmup), marian(Load(run.size, longest, 0, vocabulary, ""))

@@ -15,7 +15,7 @@ from reluformer.study.worker import STOPPED
 
 # Variables that tell a process it is one of several. Workers do not get them: one process trains a cell.
 LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
-PATIENCE = 60  # seconds for a process to finish its update and write a checkpoint, once told to stop
+PATIENCE = 60  # seconds for all processes to finish their updates and write checkpoints, once told to stop
 
 # Called with a cell and "running" when it starts, and with its status when it ends.
 Watch = Callable[[Cell, str], None]
@@ -91,8 +91,9 @@ def run_cells(
                 worker.stopped = True
             for worker in workers:
                 worker.stop()
+            patience_ends = time.monotonic() + PATIENCE
             for worker in workers:
-                worker.see_off()
+                worker.see_off(patience_ends)
             raise
 
 
@@ -163,11 +164,11 @@ class _Worker:
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
 
-    def see_off(self) -> None:
-        """Wait until the process has ended, but not for ever."""
+    def see_off(self, until: float) -> None:
+        """Wait until the process has ended; kill it at that time, on the monotonic clock."""
         if self.process is not None:
             try:
-                self.process.wait(PATIENCE)
+                self.process.wait(max(0.0, until - time.monotonic()))
             except subprocess.TimeoutExpired:
                 self.process.kill()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from reluformer.data.files import read_json, write_json, written_file
 from reluformer.training.errors import TrainingError
-from reluformer.training.recipe import Recipe, to_yaml
+from reluformer.training.recipe import Recipe, Stage, to_yaml
 
 IDENTITY = "run.json"
 RECIPE = "recipe.yaml"
@@ -31,6 +31,8 @@ def claim(recipe: Recipe, data: str, processes: int, write: bool = True) -> None
     known = read_json(out / IDENTITY)
     if known is None and out.exists() and any(path.suffix != ".tmp" for path in out.iterdir()):
         raise TrainingError(f"out: {out} holds other files: takes a new or empty folder, or that of an earlier run")
+    if known is not None:  # a setting that did not exist when the run began was as it is by default now
+        known = _identity(Recipe("", "", (Stage(0, 1),), {})) | known
     for name in sorted({*identity, *(known or {})}):
         if known is not None and known.get(name) != identity.get(name):
             was, now = (repr(x.get(name, "not set")) for x in (known, identity))
