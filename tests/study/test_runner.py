@@ -83,4 +83,29 @@ def test_processes_that_do_not_end_are_waited_for_together(tmp_path: Path) -> No
     for worker in workers:
         worker.see_off(began + 0.5)
     assert 0.5 <= time.monotonic() - began < 1.0
-    assert all(worker.process is not None and worker.process.wait(5) == -signal.SIGKILL for worker in workers)
+    assert all(worker.process is not None and worker.process.wait(5) == -signal.SIGABRT for worker in workers)
+
+
+STUCK = """
+import time
+from reluformer.study.experiment import Arm, Experiment
+
+EXPERIMENT = Experiment("stuck", "", "", lambda scale: [Arm("a", {})], lambda *_: time.sleep(60), ())
+"""
+
+
+def test_a_process_that_is_stuck_tells_where(bench: Bench, tmp_path: Path) -> None:
+    file = tmp_path / "stuck.py"
+    file.write_text(STUCK)
+    experiment = Experiment("stuck", "", "", lambda scale: [Arm("a", {})], None, ())  # type: ignore[arg-type]
+    (cell,) = grid(experiment, str(file), bench.scale, bench.corpus, 1, tmp_path)
+    worker = _Worker(1, tmp_path / "log", lambda *_: None)
+    asking = threading.Thread(target=worker._ask, args=(cell,))
+    asking.start()
+    until = time.monotonic() + 60
+    while not (worker.log.exists() and cell.label in worker.log.read_text()) and time.monotonic() < until:
+        time.sleep(0.05)
+    worker.see_off(time.monotonic() + 0.5)
+    asking.join()
+    assert worker._exit_status() == -signal.SIGABRT
+    assert f'File "{file}"' in worker.log.read_text()

@@ -131,3 +131,33 @@ def test_dropout_drops_others_every_time(compiled):
     for i, one in enumerate(seen):
         assert 400 < (one == 0).sum() < 600
         assert all(300 < (one != other).sum() < 700 for other in seen[:i])
+
+
+def test_memory_that_runs_out_while_recording_is_named(monkeypatch):
+    class Graph:
+        """A recording that fails to end after an error, as those of CUDA do."""
+
+        def __init__(self, *_, **__):
+            pass
+
+        def __enter__(self):
+            pass
+
+        def __exit__(self, kind, error, traceback):
+            if error is not None:
+                raise RuntimeError("the recording was invalidated")
+
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph", Graph)
+
+    def run(error):
+        def fail():
+            raise error
+
+        return fail
+
+    with pytest.raises(torch.OutOfMemoryError, match="full"):
+        CudaRecorder()(run(torch.OutOfMemoryError("full")))
+    with pytest.raises(RuntimeError, match="invalidated"):
+        CudaRecorder()(run(RuntimeError("another")))

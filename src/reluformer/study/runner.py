@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from reluformer.study.worker import STOPPED
 
 # Variables that tell a process it is one of several. Workers do not get them: one process trains a cell.
 LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+LAST_WORDS = 2  # seconds for an aborted process to write where it was
 PATIENCE = 60  # seconds for all processes to finish their updates and write checkpoints, once told to stop
 
 # Called with a cell and "running" when it starts, and with its status when it ends.
@@ -165,12 +167,17 @@ class _Worker:
             self.process.terminate()
 
     def see_off(self, until: float) -> None:
-        """Wait until the process has ended; kill it at that time, on the monotonic clock."""
-        if self.process is not None:
+        """Wait until the process has ended, and abort it at that time, on the monotonic clock.
+
+        It may be stuck; an aborted process writes into its log where it was.
+        """
+        for end, patience in ((signal.SIGABRT, until - time.monotonic()), (signal.SIGKILL, LAST_WORDS)):
+            if self.process is None:
+                return
             try:
-                self.process.wait(max(0.0, until - time.monotonic()))
+                self.process.wait(max(0.0, patience))
             except subprocess.TimeoutExpired:
-                self.process.kill()
+                self.process.send_signal(end)
 
     def close(self) -> None:
         """Let the process end, as there is nothing left to do."""

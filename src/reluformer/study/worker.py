@@ -4,6 +4,7 @@ It serves many cells, since importing torch takes longer than running a small on
 gone, so that a killed study leaves no process behind that still writes.
 """
 
+import faulthandler
 import gc
 import os
 import queue
@@ -20,6 +21,7 @@ STOPPED = 130
 
 def main() -> None:
     """Run the cells on standard input until it is closed."""
+    faulthandler.enable()  # a process that is aborted because it is stuck tells where
     gc.freeze()  # imports leave half a million objects, which the trainer's collections would traverse in every run
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints must not be taken for an answer

@@ -27,9 +27,14 @@ class CudaRecorder:
     def __call__(self, run: Callable[[], Tensors]) -> tuple[Callable[[], Any], Tensors]:
         """Record ``run`` without executing it."""
         graph = torch.cuda.CUDAGraph()
-        # Other threads, which move batches to the GPU, may go on meanwhile.
-        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-            outputs = run()
+        try:
+            # Other threads, which move batches to the GPU, may go on meanwhile.
+            with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+                outputs = run()
+        except RuntimeError as error:
+            if isinstance(error.__context__, torch.OutOfMemoryError):  # which a recording that cannot be ended hides
+                raise error.__context__ from None
+            raise
         return graph.replay, outputs
 
 
