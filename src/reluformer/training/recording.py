@@ -73,7 +73,7 @@ class RecordedStep:
         key = (kind, *((name, x.shape) for name, x in inputs.items()))
         if key not in self.known:
             self.known[key] = None
-            return self.step(inputs)
+            return self._add(inputs)
         known = self.known[key]
         if known is None:
             known = self.known[key] = self._record(inputs)
@@ -89,7 +89,18 @@ class RecordedStep:
 
     def _record(self, inputs: Tensors) -> _Recorded:
         kept = {name: x.clone() for name, x in inputs.items()}
-        return _Recorded(kept, *self.recorder(lambda: self.step(kept)))
+        return _Recorded(kept, *self.recorder(lambda: self._add(kept)))
+
+    def _add(self, inputs: Tensors) -> Tensors:
+        """Run the step, and add its gradients to all others at once: PyTorch would launch a kernel for each."""
+        for x in self.parameters:
+            x.grad = None
+        outputs = self.step(inputs)
+        made = [(total, x.grad) for x, total in zip(self.parameters, self.gradients, strict=True) if x.grad is not None]
+        torch._foreach_add_([total for total, _ in made], [gradient for _, gradient in made])
+        for x, total in zip(self.parameters, self.gradients, strict=True):
+            x.grad = total
+        return outputs
 
     def _restore_gradients(self) -> None:
         """Move gradients to where recorded steps add to them; those that were cleared are zeros there."""
