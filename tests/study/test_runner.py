@@ -109,3 +109,27 @@ def test_a_process_that_is_stuck_tells_where(bench: Bench, tmp_path: Path) -> No
     asking.join()
     assert worker._exit_status() == -signal.SIGABRT
     assert f'File "{file}"' in worker.log.read_text()
+
+
+def test_cells_whose_process_is_silent_for_long_fail(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    talking, silent = "for i in $(seq 15); do sleep 0.1; echo >&2; done; exit 7", "exec sleep 60"
+
+    def running(self: _Worker) -> "subprocess.Popen[str]":
+        with self.log.open("ab") as log:
+            command = ["sh", "-c", silent if ended else talking]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
+            self.process = subprocess.Popen(command, text=True, **pipes)
+        return self.process
+
+    monkeypatch.setattr("reluformer.study.runner.CHECK", 0.1)
+    monkeypatch.setattr(_Worker, "_running", running)
+    made = Experiment("e", "E", "?", lambda scale: [Arm("a", {})], None, ())  # type: ignore[arg-type]
+    cells = grid(made, "e.py", bench.scale, bench.corpus, 2, tmp_path)
+    ended: list[str] = []
+    run_cells(cells, 1, tmp_path, lambda cell, status: ended.append(status) if status != "running" else None, silence=1)
+    assert ended == ["failed", "failed"]
+    first, second = ((cell.record() or {})["error"] for cell in cells)
+    assert "exit status 7" in first  # it was heard of all the time, until its own end
+    assert f"signal {int(signal.SIGABRT)}" in second

@@ -55,6 +55,9 @@ def study(
     minutes: Annotated[
         float | None, typer.Option(min=0, help="stop after so long, with a report; the same command goes on")
     ] = None,
+    silence: Annotated[
+        float | None, typer.Option(min=0, help="minutes after which a cell whose log is silent is stuck and fails")
+    ] = None,
     add: Annotated[
         list[Path] | None, typer.Option(help="a file with an experiment of your own; may be repeated")
     ] = None,
@@ -70,7 +73,10 @@ def study(
             _again(cell, corpus, test, out)
         else:
             until = math.inf if minutes is None else time.monotonic() + 60 * minutes
-            _study(names or [], scale, corpus, test, text, images, arm or [], seeds, out, jobs, until, add or [])
+            seconds = math.inf if silence is None else 60 * silence
+            _study(
+                names or [], scale, corpus, test, text, images, arm or [], seeds, out, jobs, until, seconds, add or []
+            )
     except (StudyError, DataError) as error:
         _refuse(str(error))
     except OSError as error:
@@ -79,7 +85,7 @@ def study(
 
 def _study(
     names: list[str], scale: str, folder: Path | None, test: str, text: Path | None, images: str, arms: list[str],
-    seeds: int | None, out: Path, jobs: int | None, until: float, add: list[Path],
+    seeds: int | None, out: Path, jobs: int | None, until: float, silence: float, add: list[Path],
 ) -> None:  # fmt: skip
     from reluformer.study.cells import grid, waits
     from reluformer.study.corpus import embedded_corpus, open_corpus
@@ -115,11 +121,11 @@ def _study(
     late = False
     try:
         with StudyProgress(len(mine), len(mine) - len(todo), count) as progress:
-            run_cells(todo, count, logs, progress, until)
+            run_cells(todo, count, logs, progress, until, silence)
         left = [cell for cell in mine if waits(cell, found[cell.study][0])]
         if left:
             with locked(out / "alone.lock"), StudyProgress(len(left), 0, 1, how="alone, ") as progress:
-                run_cells(left, 1, logs, progress, until)
+                run_cells(left, 1, logs, progress, until, silence)
     except TimeIsUp:
         late = True
     except KeyboardInterrupt:

@@ -16,6 +16,7 @@ from reluformer.study.worker import STOPPED
 
 # Variables that tell a process it is one of several. Workers do not get them: one process trains a cell.
 LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+CHECK = 1  # seconds between two looks at logs that must not be silent
 LAST_WORDS = 2  # seconds for an aborted process to write where it was
 PATIENCE = 60  # seconds for all processes to finish their updates and write checkpoints, once told to stop
 
@@ -61,7 +62,12 @@ class Todo:
 
 
 def run_cells(
-    cells: Sequence[Cell], jobs: int, log: Path, watch: Watch = lambda *_: None, until: float = math.inf
+    cells: Sequence[Cell],
+    jobs: int,
+    log: Path,
+    watch: Watch = lambda *_: None,
+    until: float = math.inf,
+    silence: float = math.inf,
 ) -> None:
     """Run cells, ``jobs`` at a time; the result of each is in its file.
 
@@ -71,6 +77,7 @@ def run_cells(
         log: Folder for the logs of the processes.
         watch: Callback for the progress, called from several threads.
         until: Time at which to stop, on the monotonic clock.
+        silence: Seconds after which a process that has written nothing into its log is stuck, so that its cell fails.
 
     Raises:
         TimeIsUp: Cells that were running have written checkpoints.
@@ -81,12 +88,16 @@ def run_cells(
     with ThreadPoolExecutor(max(1, len(workers))) as pool:
         futures = [pool.submit(worker.work, todo) for worker in workers]
         try:
-            left = None if until == math.inf else max(0.0, until - time.monotonic())
-            ended, running = wait(futures, left, FIRST_EXCEPTION)
-            for future in ended:
-                future.result()
-            if running:
-                raise TimeIsUp
+            running = set(futures)
+            while running:
+                left = min(until - time.monotonic(), CHECK if silence < math.inf else math.inf)
+                ended, running = wait(futures, None if left == math.inf else max(0.0, left), FIRST_EXCEPTION)
+                for future in ended:
+                    future.result()
+                if running and time.monotonic() >= until:
+                    raise TimeIsUp
+                for worker in workers:
+                    worker.end_silence(silence)
         except BaseException:
             todo.clear()
             for worker in workers:
@@ -106,6 +117,7 @@ class _Worker:
         self.jobs, self.log, self.watch = jobs, log, watch
         self.process: subprocess.Popen[str] | None = None
         self.stopped = False
+        self.asked: float | None = None  # time at which the cell that is running was given to the process
 
     def work(self, todo: Todo) -> None:
         """Take cells until there are none."""
@@ -129,12 +141,23 @@ class _Worker:
         process = self._running()
         assert process.stdin is not None
         assert process.stdout is not None
+        self.asked = time.time()
         try:
             process.stdin.write(cell.to_line() + "\n")
             process.stdin.flush()
+            return process.stdout.readline().strip()
         except OSError:
             return ""
-        return process.stdout.readline().strip()
+        finally:
+            self.asked = None
+
+    def end_silence(self, seconds: float) -> None:
+        """Abort the process if it has a cell and has written nothing into its log for so long."""
+        asked = self.asked
+        if asked is not None and self.process is not None:
+            heard = max(asked, self.log.stat().st_mtime)
+            if time.time() - heard > seconds:
+                self.process.send_signal(signal.SIGABRT)
 
     def _running(self) -> "subprocess.Popen[str]":
         if self.process is None or self.process.poll() is not None:
