@@ -118,6 +118,7 @@ class _Worker:
         self.process: subprocess.Popen[str] | None = None
         self.stopped = False
         self.asked: float | None = None  # time at which the cell that is running was given to the process
+        self.silent = False  # whether the process was aborted because nothing was heard of it
 
     def work(self, todo: Todo) -> None:
         """Take cells until there are none."""
@@ -141,7 +142,7 @@ class _Worker:
         process = self._running()
         assert process.stdin is not None
         assert process.stdout is not None
-        self.asked = time.time()
+        self.asked, self.silent = time.time(), False
         try:
             process.stdin.write(cell.to_line() + "\n")
             process.stdin.flush()
@@ -157,6 +158,7 @@ class _Worker:
         if asked is not None and self.process is not None:
             heard = max(asked, self.log.stat().st_mtime)
             if time.time() - heard > seconds:
+                self.silent = True
                 self.process.send_signal(signal.SIGABRT)
 
     def _running(self) -> "subprocess.Popen[str]":
@@ -178,6 +180,8 @@ class _Worker:
 
     def _obituary(self) -> str:
         code = self._exit_status()
+        if self.silent:
+            return f"the process that ran it was silent for too long; {self.log} says where it was"
         cause = f"signal {-code}" if code is not None and code < 0 else f"exit status {code}"
         return f"the process that ran it ended with {cause}; see {self.log}"
 
