@@ -82,7 +82,7 @@ def test_processes_that_do_not_end_are_waited_for_together(tmp_path: Path) -> No
         worker.process = subprocess.Popen(["sleep", "60"], text=True)
     for worker in workers:
         worker.see_off(began + 0.5)
-    assert 0.5 <= time.monotonic() - began < 1.0
+    assert 0.5 <= time.monotonic() - began < 1.4
     assert all(worker.process is not None and worker.process.wait(5) == -signal.SIGABRT for worker in workers)
 
 
