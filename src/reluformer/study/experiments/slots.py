@@ -13,7 +13,7 @@ MANY = 4096  # slots with which key-value memory is also tried in two ways of ou
 NORMED = "ReLU + LN"  # is it the norm or softmax that helps?
 EIGHTH = "power 8"  # does ReLU win where its attention to the sequence is as good as softmax's?
 # The large scale has 90 of these runs. Its models have half the width and depth, so that each run sees all updates, and
-# updates are recorded: launching their kernels one by one would take several times as long as running them.
+# updates are recorded: launching their kernels one by one would take longer than running them.
 HALF: dict[str, Any] = {"d_model": 256, "encoder_layers": 3, "decoder_layers": 3}
 # The first runs: models of full size for a third of the updates, whose loss was still falling at the end.
 CUT_SHORT = ", full size, a third of the updates"
