@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from reluformer.study.bench import Bench
-from reluformer.study.cells import Cell, grid, one_line, run_cell, waits, write_obituary
+from reluformer.study.cells import FULL, Cell, grid, one_line, run_cell, waits, write_obituary
 from reluformer.study.corpus import Corpus
 from reluformer.study.experiment import Arm, Experiment
 from reluformer.study.experiments import find_experiments
@@ -110,6 +110,24 @@ def test_what_no_file_can_hold_is_a_failure(bench: Bench, tmp_path: Path) -> Non
     cell = grid(made, "e.py", bench.scale, bench.corpus, 1, tmp_path)[0]
     assert run_cell(cell, made) == "failed"
     assert (cell.record() or {})["error"] == "TypeError: Object of type Tensor is not JSON serializable"
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_lack_of_gpu_memory_is_told_from_other_failures(told: bool, bench: Bench, tmp_path: Path) -> None:
+    def fill(*_: object) -> dict[str, object]:
+        try:
+            raise torch.OutOfMemoryError("tried to allocate 80 GiB")
+        except torch.OutOfMemoryError:
+            if told:
+                raise TrainingError("the GPU's memory is full") from None
+            raise
+
+    made = experiment(fill)
+    cell = grid(made, "e.py", bench.scale, bench.corpus, 1, tmp_path)[0]
+    assert run_cell(cell, made) == FULL
+    record = cell.record() or {}
+    assert record["status"] == "failed"
+    assert record["error"] == ("the GPU's memory is full" if told else "OutOfMemoryError: tried to allocate 80 GiB")
 
 
 def test_a_death_takes_nothing_that_was_found(bench: Bench, tmp_path: Path) -> None:

@@ -102,7 +102,17 @@ def test_own_experiment_with_cells_that_fail(capsys: pytest.CaptureFixture[str],
     before = log.read_text().splitlines()
     run(capsys, *command)  # what lasts is kept; a failure may have been mended
     again = log.read_text().splitlines()[len(before) :]
-    assert sorted(again) == ["die 0", "fail 0"]
+    assert sorted(again) == ["die 0", "die 0", "fail 0"]
+    shutil.rmtree(out / "cells" / "own")
+
+
+def test_cells_that_others_may_have_harmed_are_run_once_more(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path
+) -> None:
+    file, log = write_experiment(tmp_path, {"full": {}, "die once": {}, "work": {}})
+    assert run(capsys, "study", "own", "--add", str(file), "--out", str(out), "--jobs", "2")[0] == 0
+    assert sorted(log.read_text().splitlines()) == ["die once 0", "die once 0", "full 0", "full 0", "work 0"]
+    assert all((x["status"], x["error"]) == ("done", None) for x in records(out).values())
     shutil.rmtree(out / "cells" / "own")
 
 

@@ -19,6 +19,7 @@ from reluformer.study.corpus import Corpus
 from reluformer.study.experiment import Arm, Diverged, Experiment, StudyError
 from reluformer.study.scales import Scale
 
+FULL = "full"  # instead of "failed": a cell that ran out of GPU memory, which other cells may release
 LASTING = ("done", "diverged")  # need not be run again, whereas failed cells are retried when the study is rerun
 OF_A_RECORD = {"status", "error", "result", "curve"}
 PACKAGES = ("torch", "transformers", "accelerate", "sacrebleu", "tokenizers", "entmax")
@@ -110,7 +111,7 @@ def waits(cell: Cell, experiment: Experiment) -> bool:
 
 
 def run_cell(cell: Cell, experiment: Experiment) -> str:
-    """Run a cell, or what is left of it, write its file and return its status.
+    """Run a cell, or what is left of it, write its file and return its status, or ``FULL``.
 
     Errors are recorded in the file; only an interruption is raised.
     """
@@ -118,15 +119,20 @@ def run_cell(cell: Cell, experiment: Experiment) -> str:
         return _measure_alone(cell, experiment)
     began = time.monotonic()
     result: dict[str, Any] = {}
-    status, error = "done", None
+    status, error, full = "done", None, False
     try:
         result = _as_json(experiment.run(cell.arm, cell.seed, _bench(cell)))
     except Diverged as reason:
         status, error, result = "diverged", one_line(reason), reason.result
     except Exception as reason:
-        status, error = "failed", one_line(reason)
+        status, error, full = "failed", one_line(reason), _lacked_memory(reason)
     write_cell(cell, status, error, result, time.monotonic() - began)
-    return status
+    return FULL if full else status
+
+
+def _lacked_memory(error: BaseException | None) -> bool:
+    """Return whether an error, or one that it was raised in place of, was that the GPU's memory was full."""
+    return error is not None and (isinstance(error, torch.OutOfMemoryError) or _lacked_memory(error.__context__))
 
 
 def _measure_alone(cell: Cell, experiment: Experiment) -> str:

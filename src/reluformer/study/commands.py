@@ -188,7 +188,7 @@ def _refuse_others(context: typer.Context) -> None:
 def _again(path: Path, folder: Path | None, test: str, out: Path) -> None:
     """Run the cell of a file again, so that the old file can be compared with the new one."""
     from reluformer.data.files import read_json
-    from reluformer.study.cells import Cell, run_cell, waits
+    from reluformer.study.cells import LASTING, Cell, run_cell, waits
     from reluformer.study.corpus import EMBEDDED, Corpus, embedded_corpus, open_corpus
     from reluformer.study.experiment import StudyError
     from reluformer.study.experiments import experiment_of
@@ -213,8 +213,9 @@ def _again(path: Path, folder: Path | None, test: str, out: Path) -> None:
     status = run_cell(again, experiment)
     if waits(again, experiment):
         status = run_cell(again, experiment)
-    print(f"{status}: {again.path}")
-    if status == "failed":
+    failed = status not in LASTING
+    print(f"{'failed' if failed else status}: {again.path}")
+    if failed:
         print((again.record() or {}).get("error"), file=sys.stderr)
         raise typer.Exit(1)
 

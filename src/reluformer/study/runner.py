@@ -11,13 +11,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 
-from reluformer.study.cells import LASTING, Cell, write_obituary
+from reluformer.study.cells import FULL, LASTING, Cell, write_obituary
 from reluformer.study.worker import STOPPED
 
 # Variables that tell a process it is one of several. Workers do not get them: one process trains a cell.
 LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 CHECK = 1  # seconds between two looks at logs that must not be silent
 LAST_WORDS = 2  # seconds for an aborted process to write where it was
+TRIES = 2  # times that a cell is run whose process ends, is silent, or runs out of GPU memory
 PATIENCE = 60  # seconds for all processes to finish their updates and write checkpoints, once told to stop
 
 # Called with a cell and "running" when it starts, and with its status when it ends.
@@ -129,14 +130,24 @@ class _Worker:
                 self.close()  # an idle process would withhold GPU memory from those still at work
                 return
             self.watch(cell, "running")
+            status = self._run(cell)
+            if self.stopped:
+                return
+            self.watch(cell, status)
+
+    def _run(self, cell: Cell) -> str:
+        """Return the status of a cell; where other cells may be to blame, it is run again, in a new process."""
+        for _ in range(TRIES):
             began = time.monotonic()
             status = self._ask(cell)
-            if self.stopped or (not status and self._exit_status() == STOPPED):
-                return
-            if not status:
-                status = "failed"
+            self.stopped |= not status and self._exit_status() == STOPPED
+            if self.stopped or status not in ("", FULL):
+                return status
+            if status == FULL:
+                self.close()
+            else:
                 write_obituary(cell, self._obituary(), time.monotonic() - began)
-            self.watch(cell, status)
+        return "failed"
 
     def _ask(self, cell: Cell) -> str:
         process = self._running()
