@@ -7,7 +7,7 @@ import torch
 
 from reluformer.bench import options
 from reluformer.bench.options import Report, size_of
-from reluformer.bench.tables import plain_table
+from reluformer.console import plain_table
 
 
 def test_a_full_disk_does_not_take_the_table_away(

@@ -6,8 +6,8 @@ import pytest
 from reluformer import cli, pretrained
 from reluformer.bench import translation
 from reluformer.bench.translation import CT2, RELU, STOCK, TWIN, Load, Race, Shape
+from reluformer.data.speech import speech
 from reluformer.data.tokenizer import train_tokenizer
-from reluformer.demo.run import document
 from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
 
 SHAPE = Shape(1, 1, width=32, heads=2, slots=16, vocabulary=400)
@@ -16,7 +16,7 @@ SHAPE = Shape(1, 1, width=32, heads=2, slots=16, vocabulary=400)
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")
-    train_tokenizer(document(), SHAPE.vocabulary).save_pretrained(folder)
+    train_tokenizer(speech(), SHAPE.vocabulary).save_pretrained(folder)
     config = ReLUFormerConfig.preset(
         "reluformer-power-tiny", vocab_size=SHAPE.vocabulary, d_model=SHAPE.width, heads=SHAPE.heads,
         encoder_layers=SHAPE.encoder_layers, decoder_layers=SHAPE.decoder_layers, ffn={"slots": SHAPE.slots},

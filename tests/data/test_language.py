@@ -10,7 +10,7 @@ from reluformer.data.bible import bible_documents
 from reluformer.data.documents import Languages
 from reluformer.data.language import SAMPLE, doubt, other_language, tongues
 from reluformer.data.scripts import LANGUAGES
-from reluformer.demo.run import document
+from reluformer.data.speech import speech
 
 LETTERS = dict(
     line.split(": ", 1) for line in Path(__file__).with_name("letters.txt").read_text(encoding="utf-8").splitlines()
@@ -70,8 +70,8 @@ def test_chapters_of_the_bible() -> None:
 
 
 def test_the_speech_of_the_demo() -> None:
-    assert doubt(document(), ENGLISH) is None
-    assert doubt(document(), SPANISH) == (
+    assert doubt(speech(), ENGLISH) is None
+    assert doubt(speech(), SPANISH) == (
         "looks like English, and this model reads Spanish: the translation will make no sense"
     )
 

@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from reluformer.data.files import DataError
-from reluformer.demo.run import Demonstration, document
+from reluformer.data.speech import speech
+from reluformer.demo.run import Demonstration
 from reluformer.report.maps import attention_maps
 from reluformer.translation.attention import window_batch
 from reluformer.translation.translator import Translator
@@ -11,7 +12,7 @@ from tests.translation.stubs import Copier
 
 
 def test_the_document_is_sentences_of_one_text() -> None:
-    sentences = document()
+    sentences = speech()
     assert 40 <= len(sentences) <= 60
     assert all(sentence == sentence.strip() and sentence for sentence in sentences)
     assert all(sentence.endswith((".", "?")) for sentence in sentences[1:])  # the first is the title

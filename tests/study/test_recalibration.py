@@ -3,13 +3,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from reluformer.data.batching import CostBatches
+from reluformer.data.collate import Collator
 from reluformer.data.dataset import PackedDataset
 from reluformer.models import ReLUFormerForConditionalGeneration
 from reluformer.report import memory_report
 from reluformer.study.bench import Bench
 from reluformer.study.recalibration import Recalibration
-from reluformer.training.batching import CostBatches
-from reluformer.training.collate import Collator
 from reluformer.training.loading import longer_sides
 from reluformer.training.run import model_config
 

@@ -9,12 +9,12 @@ import torch
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest
 
+from reluformer.data.batching import CostBatches
 from reluformer.data.dataset import PackedDataset
 from reluformer.report import memory_report
 from reluformer.study import scoring
 from reluformer.study.bench import Bench
 from reluformer.study.scoring import TRANSLATIONS, compare_translations, most_cost, report_on, validation_batch
-from reluformer.training.batching import CostBatches
 from reluformer.translation.loading import load_model
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 
+from reluformer.data.batching import CostBatches
+from reluformer.data.collate import Collator
 from reluformer.data.dataset import PackedDataset
-from reluformer.training.batching import CostBatches
-from reluformer.training.collate import Collator
 from reluformer.training.loading import batches_of, longer_sides
 
 

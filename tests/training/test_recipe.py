@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from reluformer.data.shapes import Shapes
 from reluformer.training.recipe import Recipe, Stage, read_recipe, to_yaml
 
 TEXT = """
@@ -47,6 +48,12 @@ def test_the_least_of_every_number_is_enough(path):
 
 def test_a_text_may_look_like_a_number(path):
     assert read_recipe(path, ["out='2026'"]).out == "2026"
+
+
+def test_recipes_with_graphs_have_shapes(path):
+    assert read_recipe(path).shapes is None
+    recipe = read_recipe(path, ["graphs=true"])
+    assert recipe.shapes == Shapes(recipe.batches.cost, recipe.batches.quadratic)
 
 
 def test_written_and_read_again(path, tmp_path):

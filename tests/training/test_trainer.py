@@ -8,16 +8,15 @@ import torch
 import torch.nn.functional as F
 from transformers import TrainerCallback
 
+from reluformer.data.collate import Collator
 from reluformer.data.dataset import PackedDataset
 from reluformer.models import ReLUFormerForConditionalGeneration
 from reluformer.models.loss import IGNORED
 from reluformer.training.arguments import training_arguments
 from reluformer.training.checkpoints import CheckpointFolder
-from reluformer.training.collate import Collator
 from reluformer.training.recipe import Optimiser, Stage
 from reluformer.training.recording import RecordedStep
 from reluformer.training.run import model_config
-from reluformer.training.shapes import shapes_of
 from reluformer.training.trainer import TranslationTrainer
 from tests.training.runs import MODEL, Repeats, small_recipe
 
@@ -166,7 +165,7 @@ def test_a_recorded_run_is_the_run(data: Path, tmp_path: Path, monkeypatch: pyte
 def test_batches_of_graphs_have_few_shapes(data: Path, tmp_path: Path) -> None:
     trainer = make(data, tmp_path, graphs=True)
     shapes = {tuple(batch["input_ids"].shape) for batch in trainer.get_train_dataloader()}
-    known = shapes_of(trainer.recipe)
+    known = trainer.recipe.shapes
     assert known is not None
     assert shapes == {(known.rows(length), length) for _, length in shapes}
     assert len(shapes) < len(trainer.batches)

@@ -6,7 +6,7 @@ from typing import Any
 
 from reluformer.bench import attention, decode, forgetting, memory
 from reluformer.bench.models import COMPILED
-from reluformer.bench.tables import number
+from reluformer.console import number
 from reluformer.data.files import written_file
 
 # Mostly blues for ours, warm colours for softmax, greys for other implementations of ReLU.

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from reluformer.bench import tables
 from reluformer.bench.options import (
     Device,
     Dtype,
@@ -19,6 +18,7 @@ from reluformer.bench.options import (
     size_of,
     words_of,
 )
+from reluformer.console import number, plain_table
 
 Size = Annotated[str | None, typer.Option(help="preset: tiny, small or base; by default small")]
 Lengths = Annotated[str | None, typer.Option(help="of source and target, e.g. 512,1024,2048")]
@@ -105,7 +105,7 @@ def translation(
         (
             r.name,
             *map(str, (r.load.length, r.load.batch, r.load.beams)),
-            *map(tables.number, (r.tokens_per_s, r.vs_stock, r.vs_ctranslate2)),
+            *map(number, (r.tokens_per_s, r.vs_stock, r.vs_ctranslate2)),
         )
         for r in rows
     ]
@@ -114,7 +114,7 @@ def translation(
     size = f"{shape.encoder_layers} + {shape.decoder_layers} layers, {shape.width} wide, {shape.slots} slots"
     title = f"translation, {name_of(folder)}: {size}, vocabulary of {shape.vocabulary}"
     notes = sorted({f"{r.name}: {r.note}" for r in rows if r.note})
-    report.finish(rows, tables.plain_table(title, columns, cells), notes, figure=False)
+    report.finish(rows, plain_table(title, columns, cells), notes, figure=False)
 
 
 def data(
@@ -135,9 +135,9 @@ def data(
             row = preparation.measure(inputs, languages, ["--lengths", lengths], Path(folder) / "data")
         except DataError as error:
             raise typer.BadParameter(" ".join(str(error).split()), param_hint="INPUTS") from None
-    cells = [(row.inputs, f"{row.pairs:,}", *map(tables.number, (row.seconds, row.pairs_per_s, row.peak_mib)))]
+    cells = [(row.inputs, f"{row.pairs:,}", *map(number, (row.seconds, row.pairs_per_s, row.peak_mib)))]
     columns = ["inputs", "pairs", "seconds", "pairs/s", "peak MiB"]
-    report.finish([row], tables.plain_table("data preparation", columns, cells), figure=False)
+    report.finish([row], plain_table("data preparation", columns, cells), figure=False)
 
 
 def trainers(
@@ -179,14 +179,14 @@ def trainers(
         (
             r.name,
             str(r.run.length or "sentence"),
-            *map(tables.number, (r.tokens_per_step, r.tokens_per_s)),
+            *map(number, (r.tokens_per_step, r.tokens_per_s)),
             "n/a" if r.busy is None else f"{r.busy:.0%}",
-            tables.number(r.vs_marian),
+            number(r.vs_marian),
         )
         for r in rows
     ]
     columns = ["", "length", "tokens/step", "tokens/s", "GPU busy", "against Marian"]
-    report.finish(rows, tables.plain_table(f"trainers, {preset}, {data.name}", columns, cells))
+    report.finish(rows, plain_table(f"trainers, {preset}, {data.name}", columns, cells))
 
 
 def _race_models(
@@ -223,13 +223,13 @@ def _race_models(
             r.name,
             str(r.load.length),
             str(r.load.batch),
-            tables.number(r.ms),
-            tables.number(r.tokens_per_s),
-            tables.number(r.vs_twin),
-            tables.number(r.vs_marian),
+            number(r.ms),
+            number(r.tokens_per_s),
+            number(r.vs_twin),
+            number(r.vs_marian),
         )
         for r in rows
     ]
     columns = ["", "length", "batch", "ms", "tokens/s", "against the twin", "against Marian"]
-    table = tables.plain_table(f"{kind}, {size}, {rows[0].load.dtype}", columns, cells)
+    table = plain_table(f"{kind}, {size}, {rows[0].load.dtype}", columns, cells)
     report.finish(rows, table, [f"{r.name}, length {r.load.length}: {r.note}" for r in rows if r.note])

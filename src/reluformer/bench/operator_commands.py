@@ -23,6 +23,7 @@ from reluformer.bench.options import (
     positives_of,
     words_of,
 )
+from reluformer.console import number, plain_table
 
 _CAUSAL = {"both": [False, True], "yes": [True], "no": [False]}
 
@@ -116,7 +117,7 @@ def forgetting(
             str(r.setting.head_dim),
             str(r.setting.length),
             f"{r.setting.strength:g}",
-            *(tables.number(x.get(kind)) for kind in forgetting_bench.PASSES for x in (r.ms, r.vs_flex, r.vs_weakest)),
+            *(number(x.get(kind)) for kind in forgetting_bench.PASSES for x in (r.ms, r.vs_flex, r.vs_weakest)),
         )
         for r in rows
     ]
@@ -125,7 +126,7 @@ def forgetting(
     caption = "ms; how many times as fast as FlexAttention, and as with the weakest gates"
     columns = ["", "dim", "length", "-log f", *passes]
     notes = [f"{r.name}, length {r.setting.length}: {r.note}" for r in rows if r.note]
-    report.finish(rows, tables.plain_table(title, columns, cells, caption), notes)
+    report.finish(rows, plain_table(title, columns, cells, caption), notes)
 
 
 def decode(
@@ -155,11 +156,8 @@ def decode(
             found = decode_bench.measure(cache, where, *((0.01, 1) if quick else (0.3, 10)))
         rows += found
         report.keep(rows)
-        cells = [
-            (r.name, tables.number(r.ms), tables.number(r.gb_per_s), f"{r.of_copy:.0%}" if r.of_copy else "n/a")
-            for r in found
-        ]
-        table = tables.plain_table(str(cache), ["", "ms", "GB/s", "of copy"], cells)
+        cells = [(r.name, number(r.ms), number(r.gb_per_s), f"{r.of_copy:.0%}" if r.of_copy else "n/a") for r in found]
+        table = plain_table(str(cache), ["", "ms", "GB/s", "of copy"], cells)
         notes = [f"{r.name}: {r.note}" for r in found if r.note]
         if i == len(caches):
             report.finish(rows, table, notes)
@@ -192,16 +190,16 @@ def memory(
         (
             str(r.length),
             "yes" if r.statistics else "no",
-            tables.number(r.ms),
-            tables.number(r.extra_mib),
-            tables.number(r.bytes_per_token),
+            number(r.ms),
+            number(r.extra_mib),
+            number(r.bytes_per_token),
         )
         for r in rows
     ]
     title = f"forward + backward, causal, one sequence, {heads} heads x {head_dim}, {rows[0].dtype}"
     columns = ["length", "statistics", "ms", "extra MiB", "extra bytes per token"]
     notes = [f"length {r.length}: {r.note}" for r in rows if r.note]
-    report.finish(rows, tables.plain_table(title, columns, cells), notes)
+    report.finish(rows, plain_table(title, columns, cells), notes)
 
 
 def _head_layouts(text: str) -> list[tuple[int, int, int]]:

@@ -9,7 +9,9 @@ import torch
 import typer
 from rich.table import Table
 
-from reluformer.bench import files, machine, tables
+from reluformer import machine
+from reluformer.bench import files
+from reluformer.console import console
 from reluformer.data.files import DataError, check_writable
 
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
@@ -26,7 +28,7 @@ class Report:
     def __init__(self, name: str, device: torch.device, out: Path | None, variant: str = "") -> None:
         self.name, self.out = name, out
         self.place = machine.describe(device)
-        self.console = tables.console()
+        self.console = console()
         self.stem = f"{name}{variant}-{self.place['gpu'].removeprefix('NVIDIA ') or 'cpu'}".lower().replace(" ", "-")
         if out is not None:
             import matplotlib  # noqa: F401  # missing? Better said before the measuring than after

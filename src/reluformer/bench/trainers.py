@@ -14,15 +14,15 @@ from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerCallba
 
 from reluformer.bench.models import MARIAN, REGULARISED, REGULARISER, TWIN, Load, marian
 from reluformer.bench.timing import release
+from reluformer.data.batching import CostBatches, StagedBatches
+from reluformer.data.collate import Collator
 from reluformer.data.dataset import PackedDataset, read_manifest
+from reluformer.data.shapes import MULTIPLE
 from reluformer.data.tokenizer import PAD_ID
 from reluformer.training.arguments import uses_gpu
-from reluformer.training.batching import CostBatches, StagedBatches
-from reluformer.training.collate import Collator
 from reluformer.training.loading import longer_sides
 from reluformer.training.recipe import Batches, Checkpoints, Optimiser, Recipe, Stage
 from reluformer.training.run import model_config, train
-from reluformer.training.shapes import MULTIPLE
 
 QUADRATIC = 8192  # where fused attention is half of a small model's cost, see benchmarks/results/training-h200.csv
 RECORDED = ", recorded"  # with updates as CUDA graphs

@@ -18,8 +18,8 @@ import torch
 
 from reluformer.bench.timing import Call, medians
 from reluformer.data.files import DataError
+from reluformer.data.speech import speech
 from reluformer.data.tokenizer import SEP_ID, encode
-from reluformer.demo.run import document
 from reluformer.memory.settings import SOFTMAX_ATTENTION
 from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
 from reluformer.models.configuration import SITES
@@ -120,7 +120,7 @@ class Race:
         writers[STOCK] = _generate(marian)
         writers |= {f"{CT2} {kind}": _ctranslate2(marian, scratch / kind, kind) for kind in RIVALS}
         writers = {name: x for name, x in writers.items() if not any(word.lower() in name.lower() for word in without)}
-        text = [token for sentence in encode(tokenizer, document()) for token in (*sentence, SEP_ID)]
+        text = [token for sentence in encode(tokenizer, speech()) for token in (*sentence, SEP_ID)]
         return cls(shape, writers, text)
 
     def run(self, load: Load, seconds: float, fewest: int) -> list[Row]:

@@ -56,7 +56,8 @@ def prepare(
             sample=sample,
         ),
     )
-    from reluformer.data.tables import console, packed_table, split_table
+    from reluformer.console import console
+    from reluformer.data.tables import packed_table, split_table
 
     with _stopping("the same command goes on with the step that it was in"), _progress() as watch:
         count = workers or min(os.cpu_count() or 1, 8)
@@ -113,8 +114,9 @@ def inspect(
     examples: Annotated[int, typer.Option(min=0, help="how many to show, from all over the split")] = 3,
 ) -> None:
     """Show the counts of a prepared folder, what was dropped and why, and a few examples as text."""
+    from reluformer.console import console
     from reluformer.data.dataset import PackedDataset, load_tokenizer, read_manifest
-    from reluformer.data.tables import console, dropped_lines, example_lines, packed_table, split_table
+    from reluformer.data.tables import dropped_lines, example_lines, packed_table, split_table
 
     manifest = _checked("FOLDER", lambda: read_manifest(folder))
     chosen = max(manifest["lengths"]) if length is None else length

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from reluformer.data.cleaning import REASONS
@@ -14,14 +13,7 @@ from reluformer.data.packing import split_sentences
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-WIDTH = 118  # columns where output is no terminal: a log, a file
 SHOWN = 6  # sentences shown of an example
-
-
-def console() -> Console:
-    """Return a console for standard output, with a fixed width where it is not a terminal."""
-    plain = Console()
-    return plain if plain.is_terminal else Console(width=WIDTH)
 
 
 def split_table(manifest: dict[str, Any]) -> Table:

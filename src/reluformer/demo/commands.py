@@ -49,15 +49,16 @@ def _translate(model: Path | None, out: Path) -> None:
         raise typer.BadParameter(str(error), param_hint="--out") from None
     import matplotlib  # noqa: F401  # missing? Better said before the work than after
 
-    from reluformer.data.tables import console
+    from reluformer.console import console
+    from reluformer.data.speech import speech
     from reluformer.demo.page import page
-    from reluformer.demo.run import Demonstration, document
+    from reluformer.demo.run import Demonstration
     from reluformer.demo.screen import goodbye, side_by_side, summary
 
     screen = console()
     try:
         folder = model_or_default(model)
-        if what := doubt(document(), languages_of(folder)):
+        if what := doubt(speech(), languages_of(folder)):
             print(f"reluformer demo: the speech {what}", file=sys.stderr)
         found = Demonstration.of(folder)
     except DataError as error:

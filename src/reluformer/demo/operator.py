@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from reluformer import relu_attention, relu_attention_varlen
-from reluformer.bench.machine import at_work
 from reluformer.bench.peak import peak_extra_bytes
-from reluformer.bench.tables import number, plain_table
 from reluformer.bench.timing import Call, medians
+from reluformer.console import number, plain_table
+from reluformer.machine import at_work
 from reluformer.ops.attention import Backend
 
 

@@ -3,16 +3,16 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
 from torch import Tensor
 
-from reluformer.bench.machine import at_work
 from reluformer.data.documents import Languages
 from reluformer.data.files import DataError
+from reluformer.data.speech import speech
 from reluformer.demo.heads import HeadsShown, by_words, choose_heads
 from reluformer.demo.words import Pair, pairs_of, sentences_of
+from reluformer.machine import at_work
 from reluformer.memory.activations import FUSED
 from reluformer.memory.settings import MemorySettings
 from reluformer.pretrained import languages_of, name_of
@@ -24,8 +24,6 @@ from reluformer.translation.attention import window_batch, window_maps
 from reluformer.translation.engine import THREADS
 from reluformer.translation.progress import sentences_done
 from reluformer.translation.translator import Translator, Written
-
-DOCUMENT = "speech.txt"  # a sentence per line, the title first
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ class Demonstration:
         """Translate the document with the model of a folder; one that cannot be shown is a :class:`DataError`."""
         translator = Translator.load(folder)
         settings = _settings(folder, translator)
-        sentences = document()
+        sentences = speech()
         windows: list[Written] = []
         with sentences_done("translating", len(sentences)) as watch:
             began = time.perf_counter()
@@ -120,11 +118,6 @@ class Demonstration:
         heads = [head for site in self.report.sites if site.kind == kind for head in site.heads]
         zeros = sum(head.rows - head.live + head.live * (head.zeros or 0.0) for head in heads)
         return zeros / max(1, sum(head.rows for head in heads))
-
-
-def document() -> list[str]:
-    """Return the sentences of the document that ships with the package."""
-    return files("reluformer.demo").joinpath(DOCUMENT).read_text(encoding="utf-8").splitlines()
 
 
 def _settings(folder: Path, translator: Translator) -> MemorySettings:

@@ -3,7 +3,7 @@
 import html
 from collections.abc import Sequence
 
-from reluformer.bench.tables import number
+from reluformer.console import number
 from reluformer.report.records import MemoryReport, SiteReport
 
 COLUMNS = {

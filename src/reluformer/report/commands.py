@@ -71,7 +71,7 @@ def inspect(
     if as_json:
         print(json.dumps(report.to_dict(), ensure_ascii=False))
         return
-    from reluformer.bench.tables import console
+    from reluformer.console import console
 
     screen = console()
     for name in ("source", "target"):

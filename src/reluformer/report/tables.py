@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from reluformer.bench.tables import number
+from reluformer.console import number
 from reluformer.report.records import HeadReport, MemoryReport, SiteReport, pooled
 
 MEASURES = ("mass", "entropy", "keys", "zeros", "dead", "0.2%", "1%", "10%")

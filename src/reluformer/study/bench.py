@@ -11,6 +11,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from reluformer.data.batching import CostBatches
 from reluformer.data.dataset import PackedDataset, read_manifest
 from reluformer.data.files import hash_of, read_json, write_json
 from reluformer.models import ReLUFormerConfig
@@ -22,7 +23,6 @@ from reluformer.study.locks import locked
 from reluformer.study.recalibration import Recalibration
 from reluformer.study.scales import Scale
 from reluformer.study.trunk import Trunk
-from reluformer.training.batching import CostBatches
 from reluformer.training.errors import TrainingError
 from reluformer.training.loading import longer_sides
 from reluformer.training.recipe import Batches, Checkpoints, Optimiser, Recipe, Stage

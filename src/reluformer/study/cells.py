@@ -199,7 +199,7 @@ def write_cell(cell: Cell, status: str, error: str | None, result: dict[str, Any
 
 def _circumstances() -> dict[str, Any]:
     """Return the date, the versions and the machine of a measurement."""
-    from reluformer.bench.machine import describe
+    from reluformer.machine import describe
 
     place = describe(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     return {

@@ -13,15 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reluformer.data.batching import CostBatches
+from reluformer.data.collate import Collator
 from reluformer.data.dataset import PackedDataset, read_manifest
+from reluformer.data.shapes import MULTIPLE
 from reluformer.models import ReLUFormerForConditionalGeneration
 from reluformer.training.arguments import uses_bf16, uses_gpu
-from reluformer.training.batching import CostBatches
-from reluformer.training.collate import Collator
 from reluformer.training.loading import longer_sides
 from reluformer.training.recipe import Recipe
 from reluformer.training.run import compile_layers, model_config
-from reluformer.training.shapes import MULTIPLE
 
 Call = Callable[[], object]
 BATCHES = 3  # per turn, spread over an epoch

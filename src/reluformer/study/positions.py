@@ -7,10 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from reluformer.data.batching import CostBatches
+from reluformer.data.collate import Collator
 from reluformer.data.dataset import PackedDataset
 from reluformer.models.loss import IGNORED
-from reluformer.training.batching import CostBatches
-from reluformer.training.collate import Collator
 
 FIRST = 32  # tokens in the first bucket; each further bucket ends at twice the end of the one before
 

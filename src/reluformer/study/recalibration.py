@@ -5,12 +5,12 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
+from reluformer.data.batching import CostBatches
+from reluformer.data.collate import Collator
 from reluformer.data.dataset import PackedDataset
 from reluformer.memory.calibration import calibrate
 from reluformer.models.loss import IGNORED
 from reluformer.training.arguments import uses_bf16
-from reluformer.training.batching import CostBatches
-from reluformer.training.collate import Collator
 from reluformer.training.loading import longer_sides
 from reluformer.training.recipe import Recipe
 

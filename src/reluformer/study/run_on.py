@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from reluformer.data.collate import Collator
 from reluformer.data.dataset import PackedDataset
 from reluformer.data.packing import join_sentences, pack
 from reluformer.study.corpus import Corpus
@@ -19,7 +20,6 @@ from reluformer.study.positions import losses_by_position, mean_loss, target_los
 from reluformer.study.scales import Scale
 from reluformer.study.scoring import look_into, memory_numbers, most_cost, test_documents, translation_numbers
 from reluformer.training.arguments import uses_bf16
-from reluformer.training.collate import Collator
 from reluformer.translation.loading import load_model
 from reluformer.translation.translator import Translator, Written
 

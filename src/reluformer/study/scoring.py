@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from reluformer.data.batching import CostBatches
+from reluformer.data.collate import Collator
 from reluformer.data.dataset import PackedDataset, load_tokenizer
 from reluformer.data.documents import Document
 from reluformer.models.loss import IGNORED
@@ -16,8 +18,6 @@ from reluformer.study.corpus import Corpus
 from reluformer.study.positions import document_starts, losses_by_position, mean_loss, target_losses
 from reluformer.study.scales import Scale
 from reluformer.training.arguments import uses_bf16
-from reluformer.training.batching import CostBatches
-from reluformer.training.collate import Collator
 from reluformer.training.validation import valid_documents
 from reluformer.translation.evaluation import keep, read_hypotheses, read_references
 from reluformer.translation.loading import load_model

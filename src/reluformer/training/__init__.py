@@ -1,1 +1,1 @@
-"""Training: batches by cost, checkpoints and their averages."""
+"""Training by recipe: the trainer, its checkpoints and their averages."""

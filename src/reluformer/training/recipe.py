@@ -16,6 +16,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import yaml
 
 from reluformer.data.files import check_readable
+from reluformer.data.shapes import Shapes
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,11 @@ class Recipe:
         updates = sum(stage.steps for stage in self.stages)
         if self.anneal > updates:
             raise ValueError(f"anneal must be at most the {updates} updates of all stages, got {self.anneal}")
+
+    @property
+    def shapes(self) -> Shapes | None:
+        """Shapes of the batches; None for any."""
+        return Shapes(self.batches.cost, self.batches.quadratic) if self.graphs else None
 
 
 CHOICES = {

@@ -14,7 +14,9 @@ from transformers import PreTrainedConfig, PrinterCallback, TrainerCallback, Tra
 from transformers.integrations.integration_utils import TensorBoardCallback
 from transformers.utils import logging
 
+from reluformer.data.collate import Collator
 from reluformer.data.dataset import PackedDataset, load_tokenizer, read_manifest
+from reluformer.data.shapes import MULTIPLE
 from reluformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from reluformer.memory.calibration import calibrate
 from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
@@ -23,13 +25,11 @@ from reluformer.training.arguments import training_arguments
 from reluformer.training.averaging import average_checkpoints
 from reluformer.training.callbacks import CurveFile, StopOnSignal
 from reluformer.training.checkpoints import CheckpointFolder, check_readable
-from reluformer.training.collate import Collator
 from reluformer.training.errors import TrainingError
 from reluformer.training.identity import claim
 from reluformer.training.loading import longer_sides
 from reluformer.training.progress import ProgressBar
 from reluformer.training.recipe import Recipe
-from reluformer.training.shapes import MULTIPLE, shapes_of
 from reluformer.training.trainer import TranslationTrainer, evaluations_of, is_over
 from reluformer.training.validation import Validation
 
@@ -70,7 +70,7 @@ def train(recipe: Recipe, callbacks: Sequence[TrainerCallback] = ()) -> Outcome:
     checkpoints = CheckpointFolder(out / "checkpoints")
     arguments = training_arguments(recipe, eval_strategy="steps" if validates else "no")
     collator = Collator(MULTIPLE if arguments.device.type == "cuda" else 1)
-    shapes = shapes_of(recipe)
+    shapes = recipe.shapes
     stages = [PackedDataset(recipe.data, "train", stage.length) for stage in recipe.stages]
     for examples in (*stages, *(PackedDataset(recipe.data, "valid", x.length) for x in recipe.stages if validates)):
         if not len(examples):

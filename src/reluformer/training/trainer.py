@@ -21,14 +21,14 @@ from torch import nn
 from torch.utils.data import ConcatDataset, DataLoader
 from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments, TrainerState
 
+from reluformer.data.batching import StagedBatches
+from reluformer.data.collate import Collator
 from reluformer.data.dataset import PackedDataset
 from reluformer.models.loss import IGNORED
 from reluformer.training.annealing import Annealing
 from reluformer.training.arguments import uses_bf16
 from reluformer.training.averaging import WEIGHTS
-from reluformer.training.batching import StagedBatches
 from reluformer.training.checkpoints import CheckpointFolder
-from reluformer.training.collate import Collator
 from reluformer.training.errors import TrainingError
 from reluformer.training.history import Evaluations
 from reluformer.training.loading import batches_of, longer_sides
@@ -36,7 +36,6 @@ from reluformer.training.measuring import Measures
 from reluformer.training.optimising import ParameterKinds
 from reluformer.training.recipe import Recipe, Stage
 from reluformer.training.recording import CudaRecorder, RecordedStep
-from reluformer.training.shapes import shapes_of
 
 # Returns the metrics of the current model at the length of a stage.
 Validate = Callable[["TranslationTrainer", Stage], dict[str, float]]
@@ -97,7 +96,7 @@ class TranslationTrainer(Seq2SeqTrainer):
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Return a loader of the run's remaining batches; process p of n takes batches p, p + n and so on."""
         workers, pin = self.args.dataloader_num_workers, self.args.dataloader_pin_memory
-        collator = replace(cast(Collator, self.data_collator), shapes=shapes_of(self.recipe))
+        collator = replace(cast(Collator, self.data_collator), shapes=self.recipe.shapes)
         return self.accelerator.prepare(batches_of(self.train_dataset, self.batches, collator, workers, pin))
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **more: Any) -> Any:

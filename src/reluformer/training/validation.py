@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from reluformer.data.batching import CostBatches
 from reluformer.data.dataset import PackedDataset
 from reluformer.data.packing import split_sentences
 from reluformer.models.loss import IGNORED
-from reluformer.training.batching import CostBatches
 from reluformer.training.loading import batches_of, longer_sides
 from reluformer.training.recipe import Recipe, Stage
 

@@ -94,7 +94,7 @@ def compress(
     out: Annotated[Path, typer.Argument(help="folder to write")],
 ) -> None:
     """Compress a model to a quarter of its size: matrices as int8, with a scale for each row."""
-    from reluformer.data.tables import console
+    from reluformer.console import console
     from reluformer.models.compressing import WEIGHTS
     from reluformer.translation.compression import compress_folder
     from reluformer.translation.tables import compression_table
@@ -196,7 +196,7 @@ def evaluate(
     """Score translations by sentence and document BLEU and chrF, by document length; compare two by bootstrap."""
     if model is not None and hypotheses is not None:
         raise typer.BadParameter("takes one of --model and --hypotheses, got both", param_hint="--model")
-    from reluformer.data.tables import console
+    from reluformer.console import console
     from reluformer.translation import evaluation, scores, tables
 
     options: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty, "context": context, "cost": cost}
@@ -300,7 +300,7 @@ def _circumstances() -> dict[str, Any]:
     import torch
     import transformers
 
-    from reluformer.bench.machine import describe
+    from reluformer.machine import describe
 
     place = describe(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     versions = {"transformers": transformers.__version__, "sacrebleu": sacrebleu.__version__}

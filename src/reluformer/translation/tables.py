@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
-from reluformer.bench.tables import plain_table
+from reluformer.console import plain_table
 from reluformer.models.compressing import Kept
 from reluformer.translation.scores import Difference, Scores
 

@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from reluformer.data.batching import CostBatches
 from reluformer.data.documents import Languages
 from reluformer.data.files import DataError
 from reluformer.data.language import doubt
 from reluformer.data.packing import join_sentences, split_sentences
 from reluformer.data.tokenizer import EOS_ID, PAD_ID, SEP, SEP_ID, encode
 from reluformer.pretrained import languages_of
-from reluformer.training.batching import CostBatches
 from reluformer.translation.engine import (
     THREADS,
     Engine,
@@ -68,7 +68,7 @@ class Translator:
         context: Share of a window for the sentences before it.
         beam: Number of hypotheses that the search keeps; 1 is greedy.
         length_penalty: Exponent of the length: above 0 prefers longer translations, below 0 shorter ones.
-        cost: Maximum cost of a batch, in tokens times beams, see :class:`~reluformer.training.batching.CostBatches`;
+        cost: Maximum cost of a batch, in tokens times beams, see :class:`~reluformer.data.batching.CostBatches`;
             None for what suits the device.
         integers: Whether to multiply in int8 instead of floats, which takes a CPU and a model without an
             :func:`~reluformer.translation.engine.obstacle`.

@@ -71,7 +71,7 @@ def verify(
 
 
 def _show(certificates: "dict[str, list[Certificate]]", data: str, as_json: bool) -> None:
-    from reluformer.bench.machine import describe, one_line
+    from reluformer.machine import describe, one_line
 
     place = describe(torch.device("cpu"))
     if as_json:
@@ -79,7 +79,7 @@ def _show(certificates: "dict[str, list[Certificate]]", data: str, as_json: bool
         command = shlex.join(["reluformer", *sys.argv[1:]])
         print(json.dumps({"command": command, "data": data, "machine": place, "results": results}, indent=1))
         return
-    from reluformer.bench.tables import console
+    from reluformer.console import console
     from reluformer.verify.tables import certificate_table
 
     screen = console()

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
-from reluformer.bench.tables import number, plain_table
+from reluformer.console import number, plain_table
 from reluformer.verify.certify import Certificate
 
 COLUMNS = ("model", "attention", "ffn", "radius", "right", "certified", "attacked", "width", "seen", "seconds")

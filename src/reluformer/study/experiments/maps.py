@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from reluformer.data.collate import Collator
 from reluformer.data.dataset import PackedDataset
 from reluformer.data.files import hash_of
 from reluformer.report import AttentionMap, attention_maps
@@ -18,7 +19,6 @@ from reluformer.study.experiment import Arm, Claim, Column, Experiment
 from reluformer.study.experiments._heads import FAR, Head, describe, distances, mean_head, normalised, strangeness
 from reluformer.study.experiments.documents import TWIN, models_of, settings_of
 from reluformer.study.scales import Scale
-from reluformer.training.collate import Collator
 from reluformer.translation.loading import load_model
 
 COMMON = 30  # number of stop words: the most frequent words of the validation data, whatever the language

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import reluformer
-from reluformer.bench.machine import at_work, describe, one_line
+from reluformer.machine import at_work, describe, one_line
 
 
 def test_says_where_a_number_comes_from() -> None:
@@ -39,7 +39,7 @@ def test_a_copy_without_history_takes_the_commit_from_the_environment(tmp_path: 
     shutil.copytree(
         Path(reluformer.__file__).parent, tmp_path / "reluformer", ignore=shutil.ignore_patterns("pretrained")
     )
-    code = "import torch; from reluformer.bench.machine import describe; print(describe(torch.device('cpu'))['commit'])"
+    code = "import torch; from reluformer.machine import describe; print(describe(torch.device('cpu'))['commit'])"
     environment = {"PYTHONPATH": str(tmp_path), "RELUFORMER_COMMIT": given, "PATH": "/usr/bin:/bin"}
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert said.stdout.strip() == given

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-from reluformer.training.recipe import Recipe
-
 MULTIPLE = 8  # that lengths and the vocabulary are rounded up to: tensor cores take no less
 LENGTHS = 8  # between a power of two and the next, beyond 64: rounding up makes a length at most an eighth longer
 
@@ -33,8 +31,3 @@ class Shapes:
 def cost(count: int, length: int, quadratic: int) -> float:
     """Return the cost of ``count`` sequences padded to this length, in tokens of short sequences."""
     return count * length * (1 + length / quadratic)
-
-
-def shapes_of(recipe: Recipe) -> Shapes | None:
-    """Return the shapes of a recipe's batches; None for any."""
-    return Shapes(recipe.batches.cost, recipe.batches.quadratic) if recipe.graphs else None

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from reluformer.data.shapes import Shapes
 from reluformer.data.tokenizer import BOS_ID, PAD_ID
 from reluformer.models.loss import IGNORED
-from reluformer.training.shapes import Shapes
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 import pytest
 
-from reluformer.training.shapes import Shapes, cost, shapes_of
-from tests.training.runs import small_recipe
+from reluformer.data.shapes import Shapes, cost
 
 SHAPES = Shapes(16384, 2048)
 
@@ -26,9 +25,3 @@ def test_rows_fill_the_budget():
         rows = SHAPES.rows(length)
         assert cost(rows, length, 2048) <= 16384 < cost(rows + 1, length, 2048)
     assert SHAPES.rows(10**6) == 1
-
-
-def test_recipes_with_graphs_have_shapes(tmp_path):
-    assert shapes_of(small_recipe(tmp_path, tmp_path)) is None
-    recipe = small_recipe(tmp_path, tmp_path, graphs=True)
-    assert shapes_of(recipe) == Shapes(recipe.batches.cost, recipe.batches.quadratic)

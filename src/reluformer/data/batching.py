@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from reluformer.training.shapes import Shapes, cost
+from reluformer.data.shapes import Shapes, cost
 
 POOL = 100  # batches whose examples are sorted together: with more, epochs look alike; with fewer, lengths mix
 
@@ -28,7 +28,7 @@ class CostBatches(Sampler[list[int]]):
         quadratic: Length at which attention is half of the cost.
         seed: Seed that, together with the epoch, determines the order.
         shuffle: False for batches in order of length, longest first: for evaluation, and to run out of memory early.
-        fixed: Whether batches have one of few shapes, those of :class:`~reluformer.training.shapes.Shapes`: all but the
+        fixed: Whether batches have one of few shapes, those of :class:`~reluformer.data.shapes.Shapes`: all but the
             last of a pool then have as many sequences as fit into their shape.
     """
 
@@ -83,7 +83,7 @@ class CostBatches(Sampler[list[int]]):
         """Split examples into runs that fill about ``POOL`` batches each."""
         lengths = self.lengths[order].double()
         filled = (lengths * (1 + lengths / self.quadratic)).cumsum(0)
-        return order.split((filled / (POOL * self.budget)).long().bincount().tolist())
+        return torch.split(order, (filled / (POOL * self.budget)).long().bincount().tolist())
 
     def _cut(self, ordered: Tensor) -> list[list[int]]:
         """Cut ordered examples into batches, each as large as the budget allows."""

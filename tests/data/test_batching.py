@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from reluformer.training.batching import CostBatches, StagedBatches
+from reluformer.data.batching import CostBatches, StagedBatches
 
 
 def lengths(count=5000, longest=300):

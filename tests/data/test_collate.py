@@ -1,8 +1,8 @@
 import torch
 
+from reluformer.data.collate import Collator
+from reluformer.data.shapes import Shapes
 from reluformer.models.loss import IGNORED
-from reluformer.training.collate import Collator
-from reluformer.training.shapes import Shapes
 
 EXAMPLES = [{"input_ids": [7, 8, 2], "labels": [9, 2]}, {"input_ids": [6, 2], "labels": [5, 6, 7, 8, 2]}]
 
