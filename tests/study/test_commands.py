@@ -130,6 +130,21 @@ def test_some_arms_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path, out
     assert sorted(log.read_text().splitlines()) == ["work 0", "work 1"]
 
 
+def test_the_report_covers_what_is_in_the_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path) -> None:
+    file, _ = write_experiment(tmp_path, {"work": {}})
+    other = tmp_path / "other.py"
+    other.write_text(file.read_text().replace('name="own", title="Own"', 'name="other", title="Other"'))
+    add = ["--add", str(file), "--add", str(other), "--out", str(out)]
+    assert run(capsys, "study", "own", *add, "--seeds", "2")[0] == 0
+    assert run(capsys, "study", "other", *add, "--seeds", "1")[0] == 0
+    report = (out / "report.md").read_text()
+    assert [line for line in report.splitlines() if line.startswith("## O")] == ["## Own", "## Other"]
+    assert "| 3 done, 0 failed, 0 diverged |" in report
+    assert "| work | 2 done |" in report
+    for name in ("own", "other"):
+        shutil.rmtree(out / "cells" / name)
+
+
 def test_arms_by_a_pattern_and_in_the_order_asked_for(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, out: Path
 ) -> None:

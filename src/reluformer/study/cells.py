@@ -104,6 +104,14 @@ def grid(experiment: Experiment, file: str, scale: Scale, corpus: Corpus, seeds:
     return cells
 
 
+def kept_cells(experiment: Experiment, file: str, scale: Scale, corpus: Corpus, out: Path) -> list[Cell]:
+    """Return the cells of an experiment that are in the folder, whatever their seeds."""
+    names = [path.stem for path in (out / "cells" / experiment.name).glob("*.json")]
+    seeds = [int(found[1]) for name in names if (found := re.search(r"-(\d+)-[0-9a-f]+$", name))]
+    cells = grid(experiment, file, scale, corpus, max(seeds) + 1, out) if seeds else []
+    return [cell for cell in cells if cell.path.exists()]
+
+
 def waits(cell: Cell, experiment: Experiment) -> bool:
     """Return whether a cell is done except for what must be measured alone."""
     record = cell.record() or {}

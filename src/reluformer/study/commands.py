@@ -87,7 +87,7 @@ def _study(
     names: list[str], scale: str, folder: Path | None, test: str, text: Path | None, images: str, arms: list[str],
     seeds: int | None, out: Path, jobs: int | None, until: float, silence: float, add: list[Path],
 ) -> None:  # fmt: skip
-    from reluformer.study.cells import grid, waits
+    from reluformer.study.cells import grid, kept_cells, waits
     from reluformer.study.corpus import embedded_corpus, open_corpus
     from reluformer.study.experiments import choose, find_experiments
     from reluformer.study.locks import locked
@@ -131,7 +131,9 @@ def _study(
     except KeyboardInterrupt:
         print("stopped; the same command goes on", file=sys.stderr)
         raise typer.Exit(130) from None
-    _report([found[name][0] for name in chosen], cells, out)
+    kept = {name: kept_cells(*found[name], size, data, out) for name in found}
+    shown = [name for name in found if name in chosen or kept[name]]
+    _report([found[name][0] for name in shown], cells, [cell for name in shown for cell in kept[name]], out)
     if late:
         print("--minutes are over; the same command goes on", file=sys.stderr)
         raise typer.Exit(TIME_IS_UP)
@@ -154,14 +156,17 @@ def _on_own_data(text: Path | None, images: str) -> "dict[str, Experiment]":
     return found
 
 
-def _report(experiments: "list[Experiment]", cells: "list[Cell]", out: Path) -> None:
-    """Write the report of all cells so far; of several processes, the last to finish thus reports on all."""
+def _report(experiments: "list[Experiment]", cells: "list[Cell]", kept: "list[Cell]", out: Path) -> None:
+    """Write the report of all cells in the folder, and say what failed of those that were asked for.
+
+    Of several processes, the last to finish thus reports on all.
+    """
     from reluformer.study.locks import locked
     from reluformer.study.report import write_report
 
     with locked(out / "report.lock"):
-        records = [record for cell in cells if (record := cell.record()) is not None]
-        paths = write_report(out, experiments, records)
+        records, shown = ([x for cell in several if (x := cell.record()) is not None] for several in (cells, kept))
+        paths = write_report(out, experiments, shown)
     for status in ("failed", "diverged"):
         count = sum(record["status"] == status for record in records)
         if count:

@@ -125,7 +125,7 @@ class Experiment:
             all cells have run, with an arm, a seed, a bench and the results so far, including the curve, and returns
             further results. None if there is nothing to measure alone.
         columns: Columns of the table.
-        claims: Claims of the paper.
+        claims: Claims of the paper, or a function from a scale to them, if they name arms that depend on it.
         plots: Plots over ``Arm.x``.
         profiles: Plots of single cells.
         paper: The paper's figures, as text, by arm and key.
@@ -137,8 +137,14 @@ class Experiment:
     arms: "Callable[[Scale], list[Arm]]"
     run: "Callable[[Arm, int, Bench], dict[str, Any]]"
     columns: tuple[Column, ...]
-    claims: tuple[Claim, ...] = ()
+    claims: "tuple[Claim, ...] | Callable[[Scale], tuple[Claim, ...]]" = ()
     plots: tuple[Plot, ...] = ()
     profiles: tuple[Profile, ...] = ()
     paper: dict[str, dict[str, str]] = field(default_factory=dict)
     alone: "Callable[[Arm, int, Bench, dict[str, Any]], dict[str, Any]] | None" = None
+
+    def claims_at(self, scale: "Scale | None") -> tuple[Claim, ...]:
+        """Return the claims at a scale; None is a scale that is not known any more."""
+        if callable(self.claims):
+            return self.claims(scale) if scale is not None else ()
+        return self.claims

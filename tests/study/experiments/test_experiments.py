@@ -26,7 +26,7 @@ def test_arms(name: str, scale: Scale) -> None:
 def test_claims_and_figures_are_about_arms(name: str) -> None:
     experiment = FOUND[name][0]
     arms = {arm.name for arm in experiment.arms(SCALES["gpu"])}
-    for claim in experiment.claims:
+    for claim in experiment.claims_at(SCALES["gpu"]):
         assert {claim.arm, claim.other} <= arms
         assert claim.relation in "<>="
     assert set(experiment.paper) <= arms

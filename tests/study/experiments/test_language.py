@@ -67,7 +67,7 @@ def test_a_file_of_your_own_is_an_experiment_in_a_file(bench: Bench, tmp_path: P
     assert record is not None
     assert record["corpus"] == str(book)
     names = {cell.arm.name for cell in cells}
-    assert all({claim.arm, claim.other} <= names for claim in experiment.claims)
+    assert all({claim.arm, claim.other} <= names for claim in experiment.claims_at(None))
     book.write_text(book.read_text() + "But this one does.\n")
     others = grid(experiment, place, SCALES["smoke"], bench.corpus, 1, tmp_path / "out")
     assert {cell.path for cell in cells}.isdisjoint(cell.path for cell in others)

@@ -13,4 +13,4 @@ def test_a_cell_has_all_numbers(bench: Bench) -> None:
     assert result["by_length"]["16"] == result["nll_long"]
     assert 0 <= result["zeros"] < 1
     assert 1 <= result["effective"] <= 16
-    assert {name for claim in EXPERIMENT.claims for name in (claim.arm, claim.other)} <= arms.keys()
+    assert {name for claim in EXPERIMENT.claims_at(None) for name in (claim.arm, claim.other)} <= arms.keys()

@@ -65,4 +65,4 @@ def test_images_of_your_own_are_an_experiment_in_a_file(bench: Bench, tmp_path: 
     assert record is not None
     assert record["corpus"] == str(tmp_path / "pictures")
     names = {cell.arm.name for cell in cells}
-    assert all({claim.arm, claim.other} <= names for claim in experiment.claims)
+    assert all({claim.arm, claim.other} <= names for claim in experiment.claims_at(None))

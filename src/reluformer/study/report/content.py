@@ -62,7 +62,7 @@ def _distinct(texts: Iterable[str]) -> str:
 
 
 def _summary(parts: Sequence[Section]) -> list[Block]:
-    words = Counter(verdict(claim, part).word for part in parts for claim in part.experiment.claims)
+    words = Counter(verdict(claim, part).word for part in parts for claim in part.claims)
     if not words:
         return []
     told = ", ".join(f"{words[word]} {plural if words[word] != 1 else word}" for word, plural in _PLURALS.items())

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from reluformer.study.experiment import Experiment
-from reluformer.study.scales import SCALES
+from reluformer.study.experiment import Claim, Experiment
+from reluformer.study.scales import SCALES, Scale
 
 Cell = Mapping[str, Any]
 
@@ -45,12 +45,14 @@ class Section:
     Attributes:
         experiment: Experiment that the cells belong to.
         arms: Arms in the order of the experiment, including those without cells.
+        claims: Claims of the experiment at this scale.
         label: Scale and corpus, if the report holds more than one combination; else empty.
         doubles: Number of cells left out because a later one has the same arm and seed.
     """
 
     experiment: Experiment
     arms: tuple[ArmCells, ...]
+    claims: tuple[Claim, ...] = ()
     label: str = ""
     doubles: int = 0
 
@@ -104,18 +106,19 @@ def short(value: Any) -> str:
 
 
 def _section(experiment: Experiment, cells: Sequence[Cell], label: str) -> Section:
-    by_arm: dict[str, dict[Any, Cell]] = {name: {} for name in _planned(experiment, cells)}
+    scale = SCALES.get(short(cells[0].get("scale"))) if cells else None
+    claims = experiment.claims_at(scale)
+    by_arm: dict[str, dict[Any, Cell]] = {name: {} for name in _planned(experiment, scale)}
     for cell in cells:
         by_arm.setdefault(str(cell.get("arm")), {})[cell.get("seed")] = cell
-    for name in (*experiment.paper, *(name for claim in experiment.claims for name in (claim.arm, claim.other))):
+    for name in (*experiment.paper, *(name for claim in claims for name in (claim.arm, claim.other))):
         by_arm.setdefault(name, {})
     arms = tuple(ArmCells(name, tuple(seeds.values())) for name, seeds in by_arm.items())
-    return Section(experiment, arms, label, doubles=len(cells) - sum(len(arm.cells) for arm in arms))
+    return Section(experiment, arms, claims, label, doubles=len(cells) - sum(len(arm.cells) for arm in arms))
 
 
-def _planned(experiment: Experiment, cells: Sequence[Cell]) -> list[str]:
-    """Return the names of the experiment's arms at the scale of these cells, in its order."""
-    scale = SCALES.get(short(cells[0].get("scale"))) if cells else None
+def _planned(experiment: Experiment, scale: Scale | None) -> list[str]:
+    """Return the names of the experiment's arms at a scale, in its order."""
     try:
         return [arm.name for arm in experiment.arms(scale)] if scale else []
     except Exception:  # old cells are shown even if a user's experiment has changed or broken since

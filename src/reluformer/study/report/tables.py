@@ -46,7 +46,7 @@ def claim_table(sections: Sequence[Section], with_experiment: bool) -> Table:
     head = ("verdict", "claim", *(["experiment"] if with_experiment else []), "test", "paper")
     rows = []
     for section in sections:
-        for claim in section.experiment.claims:
+        for claim in section.claims:
             found = verdict(claim, section)
             if found.word == UNTRIED:
                 continue
