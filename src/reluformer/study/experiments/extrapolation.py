@@ -75,6 +75,7 @@ def claims(scale: Scale) -> tuple[Claim, ...]:
             f"dividing by n itself beats the paper's factor at {last}", "nll",
             f"{WHOLE}, {last}", f"{scaled}, {last}", "<",
         ),
+        Claim(f"ReLU divided by n beats softmax at {last}", "nll", f"{WHOLE}, {last}", f"{softmax}, {last}", "<"),
         Claim(f"ReLU scaled by n beats softmax at {last}", "nll", f"{scaled}, {last}", f"{softmax}, {last}", "<"),
         Claim(
             f"ReLU to the eighth over its mass beats softmax at {last}", "nll",
