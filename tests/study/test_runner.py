@@ -33,6 +33,15 @@ def test_a_cell_is_trained_by_one_process(tmp_path: Path, monkeypatch: pytest.Mo
     assert environment["CUDA_VISIBLE_DEVICES"] == "1"
 
 
+def test_processes_share_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 16)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")  # what the user has chosen stays
+    monkeypatch.delenv("TORCHINDUCTOR_COMPILE_THREADS", raising=False)
+    shares = [_Worker(jobs, tmp_path / "log", lambda *_: None)._environment() for jobs in (4, 40)]
+    assert [x["TORCHINDUCTOR_COMPILE_THREADS"] for x in shares] == ["4", "1"]
+    assert [x["OMP_NUM_THREADS"] for x in shares] == ["3", "3"]
+
+
 def test_a_process_stays_with_an_arm(bench: Bench, tmp_path: Path) -> None:
     made = Experiment("e", "E", "?", lambda scale: [Arm(name, {"is": name}) for name in "ab"], None, ())  # type: ignore[arg-type]
     todo = Todo(grid(made, "e.py", bench.scale, bench.corpus, 2, tmp_path))

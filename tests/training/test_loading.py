@@ -1,8 +1,10 @@
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from reluformer.data.batching import CostBatches
@@ -20,6 +22,21 @@ def test_workers_make_the_same_batches_and_draw_nothing(data: Path) -> None:
     assert len(alone) == len(batches)
     for one, other in zip(alone, helped, strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+class Looking:
+    """A collator that tells which of these modules its process has imported."""
+
+    def __call__(self, examples: Any) -> set[str]:
+        return {"of_the_parent", "transformers", "torch"} & sys.modules.keys()
+
+
+def test_workers_inherit_nothing_and_import_little(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "of_the_parent", sys)
+    monkeypatch.setitem(sys.modules, "transformers", sys)
+    examples = PackedDataset(data, "train", 0)
+    batches = CostBatches(longer_sides(examples), 3000)
+    assert [seen == {"torch"} for seen in batches_of(examples, batches, Looking(), 1, False)] == [True] * len(batches)
 
 
 class Interrupting:

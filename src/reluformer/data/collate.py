@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from reluformer.data.shapes import Shapes
 from reluformer.data.tokenizer import BOS_ID, PAD_ID
-from reluformer.models.loss import IGNORED
+
+IGNORED = -100  # label of padding; the models' own constant, which would bring transformers into every worker process
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,7 @@ class Collator:
 
 
 def _padded(rows: Sequence[Sequence[int]], length: int, value: int) -> Tensor:
-    padded = torch.full((len(rows), length), value)
-    for i, row in enumerate(rows):
-        padded[i, : len(row)] = torch.tensor(row)
-    return padded
+    padded = np.full((len(rows), length), value)
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    padded[np.arange(length) < lengths[:, None]] = np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum())
+    return torch.from_numpy(padded)

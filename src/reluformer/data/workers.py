@@ -36,7 +36,7 @@ def workers(count: int) -> Iterator[OrderedMap[Any, Any]]:
                 'below `if __name__ == "__main__":`'
             ) from None
         except BaseException:
-            with _deaf():  # a second Ctrl-C here would leave processes waiting for each other
+            with deaf():  # a second Ctrl-C here would leave processes waiting for each other
                 pool.shutdown(cancel_futures=True)
             raise
 
@@ -49,13 +49,13 @@ def refuse_in_workers() -> None:
 
 def _start_all(pool: ProcessPoolExecutor, count: int) -> None:
     """Start the processes deaf to Ctrl-C, which reaches every process of a terminal: the parent ends its own."""
-    with _deaf():  # the processes inherit this
+    with deaf():  # the processes inherit this
         for _ in range(count):
             pool.submit(int)
 
 
 @contextlib.contextmanager
-def _deaf() -> Iterator[None]:
+def deaf() -> Iterator[None]:
     """Ignore Ctrl-C where that is possible: in the main thread."""
     if threading.current_thread() is not threading.main_thread():
         yield

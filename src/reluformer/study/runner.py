@@ -16,9 +16,12 @@ from reluformer.study.worker import STOPPED
 
 # Variables that tell a process it is one of several. Workers do not get them: one process trains a cell.
 LAUNCHER = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+CORES = ("OMP_NUM_THREADS", "TORCHINDUCTOR_COMPILE_THREADS")  # by default each process would take all of them for both
 CHECK = 1  # seconds between two looks at logs that must not be silent
 LAST_WORDS = 2  # seconds for an aborted process to write where it was
 TRIES = 2  # times that a cell is run whose process ends, is silent, or runs out of GPU memory
+# Not by -m: then the processes that prepare batches would import this again, and all that it imports.
+WORKER = "from reluformer.study.worker import main; main()"
 PATIENCE = 60  # seconds for all processes to finish their updates and write checkpoints, once told to stop
 
 # Called with a cell and "running" when it starts, and with its status when it ends.
@@ -177,14 +180,16 @@ class _Worker:
             self.log.parent.mkdir(parents=True, exist_ok=True)
             with self.log.open("ab") as log:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-m", "reluformer.study.worker"],
+                    [sys.executable, "-c", WORKER],
                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=self._environment(),
                 )  # fmt: skip
         return self.process
 
     def _environment(self) -> dict[str, str]:
         environment = {name: value for name, value in os.environ.items() if name not in LAUNCHER}
-        environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // self.jobs)))
+        share = str(max(1, (os.cpu_count() or 1) // self.jobs))
+        for name in CORES:
+            environment.setdefault(name, share)
         if "LOCAL_RANK" in os.environ and "CUDA_VISIBLE_DEVICES" not in os.environ:
             environment["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]
         return environment

@@ -42,7 +42,3 @@ def _read(source: IO[str], lines: "queue.Queue[str]") -> None:
     for line in source:
         lines.put(line)
     os._exit(0)
-
-
-if __name__ == "__main__":
-    main()
