@@ -2,6 +2,7 @@
 
 import errno
 import json
+import multiprocessing
 import os
 import signal
 from dataclasses import replace
@@ -19,6 +20,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, TrainerCallback
 
 from reluformer.data.dataset import load_tokenizer, read_manifest
 from reluformer.data.documents import Languages
+from reluformer.data.files import DataError
 from reluformer.data.prepare import Plan, prepare
 from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
 from reluformer.pretrained import languages_of
@@ -363,6 +365,15 @@ def test_many_models_are_compiled_in_one_process() -> None:
         compile_layers(model, backend=counter)
         model.get_encoder()(torch.arange(2, 8)[None].repeat(2, 1))
         assert counter.frame_count > 0
+
+
+def test_a_script_must_not_train_in_its_own_worker_processes(
+    whole: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(multiprocessing.current_process(), "_inheriting", True, raising=False)
+    with pytest.raises(DataError, match='a script that trains must do so below `if __name__ == "__main__":`'):
+        train(replace(whole, out=str(tmp_path / "again")))
+    assert not (tmp_path / "again").exists()
 
 
 def test_data_without_examples_are_refused_at_once(tmp_path: Path) -> None:

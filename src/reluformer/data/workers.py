@@ -41,10 +41,10 @@ def workers(count: int) -> Iterator[OrderedMap[Any, Any]]:
             raise
 
 
-def refuse_in_workers() -> None:
+def refuse_in_workers(does: str = "prepares data") -> None:
     """Refuse to run where a script runs again in its own worker processes, which would wait for each other."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # as multiprocessing itself asks
-        raise DataError('a script that prepares data must do so below `if __name__ == "__main__":`')
+        raise DataError(f'a script that {does} must do so below `if __name__ == "__main__":`')
 
 
 def _start_all(pool: ProcessPoolExecutor, count: int) -> None:

@@ -18,6 +18,7 @@ from reluformer.data.collate import Collator
 from reluformer.data.dataset import PackedDataset, load_tokenizer, read_manifest
 from reluformer.data.shapes import MULTIPLE
 from reluformer.data.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from reluformer.data.workers import refuse_in_workers
 from reluformer.memory.calibration import calibrate
 from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
 from reluformer.models.loss import IGNORED
@@ -58,6 +59,7 @@ class Outcome:
 
 def train(recipe: Recipe, callbacks: Sequence[TrainerCallback] = ()) -> Outcome:
     """Train by a recipe, from the last checkpoint in its folder if there is one, with callbacks of transformers."""
+    refuse_in_workers("trains")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     manifest = read_manifest(recipe.data)
