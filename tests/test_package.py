@@ -13,7 +13,7 @@ import reluformer
 # A layer imports only from those above it. The public names of the package itself are the first.
 LAYERS = (
     "reluformer", "ops", "memory", "models", "integration",
-    "machine", "console", "data", "pretrained", "report", "translation", "training",
+    "machine", "console", "png", "data", "pretrained", "report", "translation", "training",
     "verify", "bench", "demo", "study", "cli", "__main__",
 )  # fmt: skip
 SOURCES = Path(reluformer.__file__).parent

@@ -8,6 +8,7 @@ from reluformer.bench import attention, decode, forgetting, memory
 from reluformer.bench.models import COMPILED
 from reluformer.console import number
 from reluformer.data.files import written_file
+from reluformer.png import png_of
 
 # Mostly blues for ours, warm colours for softmax, greys for other implementations of ReLU.
 COLOURS = {
@@ -241,5 +242,5 @@ def _finish(figure: Any, path: Path, title: str, caption: str, axes: Any, column
     )
     figure.supxlabel(caption, fontsize=6.5, color="#6b7280")
     with written_file(path) as file:
-        figure.savefig(file, format="png")
+        file.write(png_of(figure))
     figure.clf()

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from reluformer.data.collate import Collator
 from reluformer.data.dataset import PackedDataset
-from reluformer.data.files import hash_of
+from reluformer.data.files import hash_of, written_file
+from reluformer.png import png_of
 from reluformer.report import AttentionMap, attention_maps
 from reluformer.study.bench import Bench
 from reluformer.study.experiment import Arm, Claim, Column, Experiment
@@ -167,8 +168,8 @@ def _draw(path: Path, chosen: dict[str, list[tuple[float, Head, AttentionMap]]])
             axis.set_xlabel("key")
         row[0].set_ylabel(f"{name}\nquery")
     figure.suptitle("Square root of the normalised weights: the heads of each that the other has nothing like")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
+    with written_file(path) as file:
+        file.write(png_of(figure, dpi=110))
 
 
 EXPERIMENT = Experiment(

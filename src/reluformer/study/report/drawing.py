@@ -4,6 +4,7 @@ import re
 from io import BytesIO
 from typing import Any
 
+from reluformer.png import png_of
 from reluformer.study.report.blocks import Picture
 from reluformer.study.report.colours import GRID, INK, in_page
 
@@ -52,11 +53,11 @@ def picture_of(figure: Any, axes: Any, name: str, title: str, entries: int) -> P
         for handle in legend.legend_handles:  # the first line of a series may be pale
             handle.set_alpha(1.0)
     library.rcParams["svg.hashsalt"] = name  # ids differ between the plots of a page, but not between rewrites
-    files = {kind: BytesIO() for kind in ("png", "svg")}
-    for kind, file in files.items():
-        figure.savefig(file, format=kind, transparent=kind == "svg", metadata={"Date": None} if kind == "svg" else None)
-        figure.set_layout_engine("none")  # keep the layout of the first file in the second
+    png = png_of(figure)
+    figure.set_layout_engine("none")  # the second file keeps the layout of the first
+    file = BytesIO()
+    figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     library.close(figure)
-    svg = files["svg"].getvalue().decode()
+    svg = file.getvalue().decode()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    return Picture(name, title, files["png"].getvalue(), in_page(svg), panels=len(figure.axes))
+    return Picture(name, title, png, in_page(svg), panels=len(figure.axes))
