@@ -5,6 +5,7 @@ import gc
 import importlib.util
 import inspect
 import os
+import signal
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # a process per core: threads of each w
     os.environ["OMP_NUM_THREADS"] = "1"
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is first imported
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in a shell's background; commands under test would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 LANGUAGE = {"triton.language", "triton.language.core"}
 
 
