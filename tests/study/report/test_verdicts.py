@@ -47,6 +47,14 @@ def test_the_reason_has_its_numbers():
     assert judged(found).reason == "difference -4, Welch p < 0.001, n = 2 and 2, no spread between seeds"
 
 
+@pytest.mark.parametrize(("relation", "margin"), [("=", 0.5), (">", -0.3)])
+def test_a_margin_as_large_as_the_figures_decides_nothing(relation, margin):
+    found = judged(cells("ReLU", 0.31, 0.32, 0.33) + cells("softmax", 0.26, 0.27, 0.28), relation, margin)
+    assert found.word == OPEN
+    assert found.reason == "the margin is as large as the figures; difference +0.05, n = 3 and 3"
+    assert judged(cells("ReLU", 0.31, 0.32, 0.33) + cells("softmax", 0.26, 0.27, 0.28)).word == HOLDS
+
+
 def test_one_seed_decides_nothing():
     found = judged(cells("ReLU", 35) + cells("softmax", *LOW))
     assert found.word == OPEN

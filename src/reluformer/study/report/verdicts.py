@@ -3,7 +3,8 @@
 Every claim compares the means of one figure in two arms. ``>`` and ``<`` are judged by Welch's two-sided t-test at 5 %:
 a claim holds if the difference is significant on the claimed side, does not hold if it is significant on the other
 side, and is not decided otherwise. ``=`` holds by two one-sided tests (TOST) against the claim's margin, and does not
-hold if the difference is significantly larger than the margin. A claim about an arm without cells is not tried.
+hold if the difference is significantly larger than the margin. A claim about an arm without cells is not tried. Where
+an arm may fall behind by as much as the figure itself, as where nobody translates a word, nothing is decided.
 
 A run that diverged has no figure, yet says a lot. An arm whose runs all diverged is worse than any that finished. If
 only some diverged, the test takes the runs that finished, and its verdict stands only if the missing ones would have
@@ -44,9 +45,11 @@ def verdict(claim: Claim, section: Section) -> Verdict:
             finished = f"no {claim.metric} in its cells" if side.having("done") else "every run failed"
             return Verdict(OPEN, f"{finished}: {side.name}")
     sizes = f"n = {len(first)} and {len(second)}"
-    if min(len(first), len(second)) < 2:
-        difference = fmean(first) - fmean(second)
-        found = Verdict(OPEN, f"one seed; difference {_signed(difference)}, {sizes}")
+    few = min(len(first), len(second)) < 2
+    allowed = claim.margin if claim.relation == "=" else -claim.margin  # by how much ``arm`` may be behind
+    if few or 0 < allowed >= abs(fmean(second)):
+        why = "one seed" if few else "the margin is as large as the figures"
+        found = Verdict(OPEN, f"{why}; difference {_signed(fmean(first) - fmean(second))}, {sizes}")
     else:
         found = _tested(claim, welch(first, second), sizes)
     return _unless_flattered(found, claim, arm, other, section.better(claim.metric))
