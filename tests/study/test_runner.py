@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from reluformer.study.bench import Bench
-from reluformer.study.cells import grid
+from reluformer.study.cells import FULL, Cell, grid
 from reluformer.study.experiment import Arm, Experiment
 from reluformer.study.runner import TimeIsUp, Todo, _Worker, run_cells, share_of
 
@@ -82,6 +82,18 @@ def test_a_process_with_nothing_left_to_do_ends_and_leaves_the_gpu_to_others(tmp
     worker.process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     worker.work(Todo([]))
     assert worker.process.poll() == 0
+
+
+def test_a_study_that_was_stopped_does_not_try_a_cell_again(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Experiment("e", "E", "?", lambda scale: [Arm("a", {})], None, ())  # type: ignore[arg-type]
+    asked: list[Cell] = []
+    worker = _Worker(1, tmp_path / "log", lambda *_: None)
+    monkeypatch.setattr(worker, "_ask", lambda cell: asked.append(cell) or FULL)
+    monkeypatch.setattr(worker, "close", lambda: setattr(worker, "stopped", True))
+    worker.work(Todo(grid(made, "e.py", bench.scale, bench.corpus, 2, tmp_path)))
+    assert len(asked) == 1
 
 
 def test_processes_that_do_not_end_are_waited_for_together(tmp_path: Path) -> None:

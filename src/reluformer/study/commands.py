@@ -56,7 +56,8 @@ def study(
         float | None, typer.Option(min=0, help="stop after so long, with a report; the same command goes on")
     ] = None,
     silence: Annotated[
-        float | None, typer.Option(min=0, help="minutes after which a cell whose log is silent is stuck and fails")
+        float | None,
+        typer.Option(min=0, help="minutes after which a process whose log is silent is stuck, and is ended"),
     ] = None,
     add: Annotated[
         list[Path] | None, typer.Option(help="a file with an experiment of your own; may be repeated")

@@ -81,7 +81,7 @@ def run_cells(
         log: Folder for the logs of the processes.
         watch: Callback for the progress, called from several threads.
         until: Time at which to stop, on the monotonic clock.
-        silence: Seconds after which a process that has written nothing into its log is stuck, so that its cell fails.
+        silence: Seconds after which a process that has written nothing into its log is stuck, and is ended.
 
     Raises:
         TimeIsUp: Cells that were running have written checkpoints.
@@ -141,6 +141,8 @@ class _Worker:
     def _run(self, cell: Cell) -> str:
         """Return the status of a cell; where other cells may be to blame, it is run again, in a new process."""
         for _ in range(TRIES):
+            if self.stopped:  # between two tries
+                break
             began = time.monotonic()
             status = self._ask(cell)
             self.stopped |= not status and self._exit_status() == STOPPED
