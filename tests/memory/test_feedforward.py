@@ -78,6 +78,12 @@ def test_refuses_what_only_attention_has(part):
         KeyValueMemory(16, MemorySettings(slots=4, **{part: True}))
 
 
+def test_has_no_slots_of_another_activation():
+    expected = "slot_activation must be None in a key-value memory: it is a part of attention, got 'relu'"
+    with pytest.raises(ValueError, match=expected):
+        KeyValueMemory(16, MemorySettings(slots=4, slot_activation="relu"))
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_dead_row_over_its_mass_is_zero_in_half_precision_too(dtype):
     ffn = KeyValueMemory(4, MemorySettings(norm="mass", slots=3)).to(dtype)

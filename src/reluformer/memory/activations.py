@@ -4,6 +4,7 @@ Some act on each score alone (relu and its relatives), some normalise a row (sof
 them give hidden slots weight 0, so that a row that sees nothing is all zeros.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -28,6 +29,8 @@ ACTIVATIONS = (*POINTWISE, *NORMALISED)
 # Activations that relu_attention computes, and its power for each.
 FUSED = {"relu": 1, "relu_squared": 2, "relu_fourth": 4, "relu_eighth": 8}
 
+STEPS = 4001  # points of the numeric integral over the normal distribution, from -8 to 8
+
 
 def require(activation: str) -> None:
     """Fail when a memory is created if its activation cannot be imported, and make ``torch.compile`` accept it."""
@@ -51,6 +54,14 @@ def weigh(scores: Tensor, activation: str, count: Tensor | float, visible: Tenso
         scores = scores - torch.as_tensor(count, dtype=scores.dtype, device=scores.device).clamp_min(1).log()
     weights = POINTWISE[activation](scores)
     return weights if visible is None else weights.masked_fill(~visible, 0.0)
+
+
+def mean_over_normal(function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Mean of a function of a standard normal score, by numeric integration."""
+    with torch.device("cpu"):  # the model may be under construction on the meta device
+        z = torch.linspace(-8, 8, STEPS, dtype=torch.float64)
+        density = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
+        return torch.trapezoid(density * function(z), z)
 
 
 def _normalise(scores: Tensor, activation: str, visible: Tensor | None) -> Tensor:

@@ -11,7 +11,7 @@ from reluformer.memory.activations import FUSED, NORMALISED, require
 from reluformer.memory.constant import with_constant
 from reluformer.memory.dispatch import look_up
 from reluformer.memory.forgetting import ForgetGate, pack, unpack
-from reluformer.memory.lookup import Lookup, changed, joined, up_to
+from reluformer.memory.lookup import Lookup, by_sequence, changed, joined, up_to
 from reluformer.memory.norms import RMSNorm, output_norm
 from reluformer.memory.persistent import PersistentMemory
 from reluformer.memory.projections import project
@@ -82,7 +82,11 @@ class Attention(nn.Module):
         normed = settings.query_key_norm
         self.query_norm = RMSNorm(self.head_dim) if normed else None
         self.key_norm = RMSNorm(self.head_dim) if normed else None
-        self.slots = PersistentMemory(key_heads, settings.slots, self.head_dim) if settings.slots else None
+        self.slots = (
+            PersistentMemory(key_heads, settings.slots, self.head_dim, settings.slot_activation)
+            if settings.slots
+            else None
+        )
         self.forget = None if settings.forget is None else ForgetGate(width, heads, settings.forget)
         self.shift = TokenShift(width, key_heads) if settings.token_shift else None
         self.gate = nn.Linear(width, width, bias=False) if settings.output_gate else None
@@ -134,6 +138,8 @@ class Attention(nn.Module):
             out, stats = self._look_up_shared(call, queries // keys), None
         else:
             out, stats = self._look_up(call, return_stats=return_stats, stats_batch=stats_batch)
+        if call.apart is not None:
+            out = out + by_sequence(look_up(call.apart)[0], queries)
         out = out.transpose(1, 2).flatten(2)  # (B, N, width)
         out = out if self.norm is None else self.norm(out)
         if self.gate is not None:
@@ -141,9 +147,9 @@ class Attention(nn.Module):
         return self.output(out), stats
 
     def count(self, n: int, m: int, key_mask: Tensor | None, device: torch.device) -> Tensor:
-        """Number of keys that each of ``n`` queries sees among ``m``, plus the slots; broadcasts to ``(B, H, N)``."""
+        """Number of keys that each of ``n`` queries sees among ``m``, slots included; broadcasts to ``(B, H, N)``."""
         band = Band(UNBOUNDED, 0 if self.causal else UNBOUNDED)
-        return count_visible(band, n, m, key_mask, None, device) + self.settings.slots
+        return count_visible(band, n, m, key_mask, None, device) + self.settings.slots_in_rows
 
     def lookup(
         self,
@@ -166,6 +172,7 @@ class Attention(nn.Module):
         both = context is None and store is None  # otherwise the store may hold keys and values already
         q, *own = project(x, self.query, *((self.key, self.value) if both else ()))
         q = self._split(q, self.query_norm)  # (B, H, N, D)
+        apart = self.slots.lookup(q) if self.slots is not None and self.settings.slot_activation else None
         log_forget = None if self.forget is None else self.forget(x)  # (B, H, N)
 
         def make() -> tuple[Tensor, Tensor]:
@@ -193,10 +200,10 @@ class Attention(nn.Module):
             key_mask = F.pad(key_mask, (0, k.shape[2] - key_mask.shape[1]))  # hides the unused room of the store
         if log_forget is not None and key_mask is not None:
             log_forget = log_forget.masked_fill(~key_mask[:, None], 0.0)  # padding makes nothing fade
-        if limit is not None and self.slots is not None:
+        if limit is not None and self.settings.slots_in_rows:
             attn_mask, limit = up_to(limit, k.shape[2]), None
         slots = None
-        if self.slots is not None:
+        if self.slots is not None and apart is None:
             keys, values = self.slots(k.dtype)  # (Hk, S, D)
             slots = (
                 with_constant(keys) if self.constant else keys,
@@ -208,7 +215,7 @@ class Attention(nn.Module):
             q, k, v, self.settings, gamma=self.gamma(), bias=self.bias,
             causal=self.causal and attn_mask is None and limit is None,
             key_mask=key_mask, attn_mask=attn_mask, limit=limit, log_forget=log_forget, counted=self.counted,
-            slots=slots,
+            slots=slots, apart=apart,
         )  # fmt: skip
 
     def _look_up(self, call: Lookup, **measured: Any) -> tuple[Tensor, AttentionStats | None]:

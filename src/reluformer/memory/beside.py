@@ -14,11 +14,13 @@ from reluformer.memory.fused import few_rows, fused_attention
 from reluformer.memory.lookup import (
     Lookup,
     bias_by_channel,
+    by_sequence,
     changed,
     count_of,
     over_mass,
     row_factor,
     scale_of,
+    together,
     visible_keys,
     wide_dtype,
 )
@@ -58,10 +60,10 @@ def beside_slots(
     own, shared = _parts(call)
     b = call.q.shape[0]
     if few and not measured:
-        out, stats = few_rows(own, None) + _apart(few_rows(shared, None), b), None
+        out, stats = few_rows(own, None) + by_sequence(few_rows(shared, None), b), None
     else:
         (first, its_stats), (rest, other_stats) = (fused_attention(x, measured, None, backend) for x in (own, shared))
-        out, stats = first + _apart(rest, b), _added(its_stats, other_stats, b)
+        out, stats = first + by_sequence(rest, b), _added(its_stats, other_stats, b)
     if by_mass:
         mass = stats.mass if stats is not None and not call.counted else out[..., 0].to(wide_dtype(call))
         out = over_mass(out, mass)
@@ -80,15 +82,16 @@ def _parts(call: Lookup) -> tuple[Lookup, Lookup]:
     assert call.slots is not None
     keys, values = call.slots
     own = changed(call, settings=BARE[call.settings.activation], gamma=None, slots=None)
-    together = _together(call.q)
-    return own, changed(own, q=together, k=keys[None], v=values[None], causal=False, key_mask=None, attn_mask=None)
+    return own, changed(
+        own, q=together(call.q), k=keys[None], v=values[None], causal=False, key_mask=None, attn_mask=None
+    )
 
 
 def _added(own: AttentionStats | None, shared: AttentionStats | None, b: int) -> AttentionStats | None:
     """Statistics of rows over the keys of both lookups together."""
     if own is None or shared is None:
         return None
-    mass, entropy, active = (_apart(x, b) if x.dim() > 1 else x for x in shared)
+    mass, entropy, active = (by_sequence(x, b) if x.dim() > 1 else x for x in shared)
     total = own.mass + mass
     r_log_r = _r_log_r(own.mass, own.entropy) + _r_log_r(mass, entropy)
     return AttentionStats(total, entropy_from_sums(total, r_log_r), own.active + active)
@@ -97,16 +100,6 @@ def _added(own: AttentionStats | None, shared: AttentionStats | None, b: int) ->
 def _r_log_r(mass: Tensor, entropy: Tensor) -> Tensor:
     """``sum r log r`` of a row, the inverse of :func:`~reluformer.ops.statistics.entropy_from_sums`."""
     return mass * (mass.clamp_min(TINY).log() - entropy)
-
-
-def _together(q: Tensor) -> Tensor:
-    """Queries ``(B, H, N, D)`` as those of one sequence, ``(1, H, B * N, D)``: a view, in the layout of models."""
-    return q.transpose(1, 2).flatten(0, 1).transpose(0, 1)[None]
-
-
-def _apart(x: Tensor, b: int) -> Tensor:
-    """Rows ``(1, H, B * N, ...)`` of all queries, sequence by sequence again: ``(B, H, N, ...)``."""
-    return x[0].reshape(x.shape[1], b, -1, *x.shape[3:]).transpose(0, 1)
 
 
 def _softmax(call: Lookup) -> Tensor:
@@ -133,8 +126,8 @@ def _softmax(call: Lookup) -> Tensor:
     keys = torch.cat([keys[:, :-1], sequence], dim=1)
     values = torch.cat([values[:, :-1], sequence], dim=1)
     grouped = q.shape[1] != keys.shape[0]
-    found = F.scaled_dot_product_attention(_together(q), keys[None], values[None], scale=scale, enable_gqa=grouped)
-    found = _apart(found, len(q))  # (B, H, N, D + ROOM)
+    found = F.scaled_dot_product_attention(together(q), keys[None], values[None], scale=scale, enable_gqa=grouped)
+    found = by_sequence(found, len(q))  # (B, H, N, D + ROOM)
     return found[..., :d] + found[..., d : d + 1] * own
 
 

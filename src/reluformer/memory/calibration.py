@@ -5,22 +5,20 @@ normal scores, which a model applies when it is created, or from a batch of data
 """
 
 import functools
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from reluformer.memory.activations import NORMALISED, weigh
+from reluformer.memory.activations import NORMALISED, mean_over_normal, weigh
 from reluformer.memory.attention import Attention
 from reluformer.memory.feedforward import KeyValueMemory
 from reluformer.memory.scale import Gamma
 from reluformer.memory.settings import MemorySettings
 
 LEAST_MASS = 1e-6  # below it, weights of either sign cancel but for rounding, or nearly all rows are dead
-STEPS = 4001  # points of the numeric integral over the normal distribution, from -8 to 8
 
 
 @functools.cache
@@ -47,20 +45,14 @@ def _expected_mass(settings: MemorySettings, keys: int, causal: bool) -> float:
 
 def _mean(settings: MemorySettings, count: float) -> Tensor:
     """Mean weight of a standard normal score plus the bias."""
-    return _normal_mean(lambda z: weigh(z + (settings.bias or 0.0), settings.activation, count))
+    return mean_over_normal(lambda z: weigh(z + (settings.bias or 0.0), settings.activation, count))
 
 
 def _kept(bias: float, counts: Tensor) -> Tensor:
     """Number of keys that a forget gate leaves of ``counts``: one ``d`` tokens back counts as ``E[gate] ** d``."""
-    gate = _normal_mean(lambda z: torch.sigmoid(z + bias))
+    gate = mean_over_normal(lambda z: torch.sigmoid(z + bias))
     kept = (gate ** torch.arange(int(counts.max()), dtype=counts.dtype)).cumsum(0)
     return kept[counts.long() - 1]
-
-
-def _normal_mean(function: Callable[[Tensor], Tensor]) -> Tensor:
-    z = torch.linspace(-8, 8, STEPS, dtype=torch.float64)
-    density = torch.exp(-z.square() / 2) / math.sqrt(2 * math.pi)
-    return torch.trapezoid(density * function(z), z)
 
 
 def start_gamma(gamma: Gamma, mass: float) -> None:
@@ -73,7 +65,7 @@ def start_gammas(model: nn.Module, length: int) -> None:
     """Set the gamma of every memory of a model by the formula, for sequences of this length."""
     for module in model.modules():
         if isinstance(module, Attention):
-            mass = expected_mass(module.settings, length + module.settings.slots, module.causal)
+            mass = expected_mass(module.settings, length + module.settings.slots_in_rows, module.causal)
         elif isinstance(module, KeyValueMemory):
             mass = expected_mass(module.settings, module.settings.slots)
         else:

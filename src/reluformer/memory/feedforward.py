@@ -10,7 +10,9 @@ from reluformer.memory.scale import Gamma
 from reluformer.memory.settings import MemorySettings
 from reluformer.ops.statistics import TINY
 
-PARTS_OF_ATTENTION = ("query_key_norm", "centred", "constant_channel", "token_shift", "output_gate")
+PARTS_OF_ATTENTION = (
+    "query_key_norm", "centred", "constant_channel", "slot_activation", "token_shift", "output_gate",
+)  # fmt: skip
 
 
 class KeyValueMemory(nn.Module):
@@ -25,8 +27,9 @@ class KeyValueMemory(nn.Module):
         if settings.slots < 1:
             raise ValueError(f"slots must be at least 1 in a key-value memory, got {settings.slots}")
         for name in PARTS_OF_ATTENTION:
-            if getattr(settings, name):
-                raise ValueError(f"{name} must be False in a key-value memory: it is a part of attention, got True")
+            if (value := getattr(settings, name)) != (usual := getattr(MemorySettings, name)):
+                what = f"{name} must be {usual} in a key-value memory"
+                raise ValueError(f"{what}: it is a part of attention, got {value!r}")
         require(settings.activation)
         self.settings = settings
         biased = settings.bias is not None

@@ -40,6 +40,7 @@ class Lookup(NamedTuple):
         counted: Whether the first channel of every value is 1, and hence that of a sum the mass of its row, so that
             division by the mass needs no statistics.
         slots: Keys and values ``(Hk, S, D)`` beside those of the sequences, which all queries see.
+        apart: Lookup of :func:`together` queries in slots that are a memory of their own; its sums are added.
     """
 
     q: Tensor
@@ -56,6 +57,7 @@ class Lookup(NamedTuple):
     log_forget: Tensor | None = None
     counted: bool = False
     slots: tuple[Tensor, Tensor] | None = None
+    apart: "Lookup | None" = None
 
 
 def changed(call: Lookup, **fields: Any) -> Lookup:
@@ -96,6 +98,16 @@ def joined(call: Lookup) -> Lookup:
     )
     masks = {name: with_slots(getattr(call, name), m, slots) for name in ("key_mask", "attn_mask")}
     return changed(call, k=k, v=v, slots=None, **masks)
+
+
+def together(q: Tensor) -> Tensor:
+    """Queries ``(B, H, N, D)`` as those of one sequence, ``(1, H, B * N, D)``: a view, in the layout of models."""
+    return q.transpose(1, 2).flatten(0, 1).transpose(0, 1)[None]
+
+
+def by_sequence(x: Tensor, b: int) -> Tensor:
+    """Rows ``(1, H, B * N, ...)`` of all queries together, sequence by sequence again: ``(B, H, N, ...)``."""
+    return x[0].reshape(x.shape[1], b, -1, *x.shape[3:]).transpose(0, 1)
 
 
 def with_slots(mask: Tensor | None, m: int, slots: int) -> Tensor | None:

@@ -38,6 +38,9 @@ class MemorySettings:
             mass, which it makes faster to train; centred memories always have it.
         slots: Number of learned slots: all that a :class:`KeyValueMemory` has; in :class:`Attention`, those beside the
             keys of the sequence.
+        slot_activation: Activation of slots in :class:`Attention` that are a memory of their own, as in an FFN: their
+            sum ``activation(scores) values``, without any divisor, is added to that of the sequence. None for slots
+            that stand in one row with the keys, under the same activation and divisor.
         forget: Initial bias of a forget gate, see :mod:`~reluformer.memory.forgetting`; None for no gate.
         token_shift: Whether keys and values are mixed with those of the token before, see
             :mod:`~reluformer.memory.shift`.
@@ -54,6 +57,7 @@ class MemorySettings:
     centred: bool = False
     constant_channel: bool = False
     slots: int = 0
+    slot_activation: str | None = None
     forget: float | None = None
     token_shift: bool = False
     output_gate: bool = False
@@ -78,7 +82,11 @@ class MemorySettings:
             value = getattr(self, name)
             if value is not None and type(value) not in (int, float):  # a NumPy scalar, say, which JSON cannot hold
                 object.__setattr__(self, name, float(value))
-        if self.slots and self.forget is not None:
+        if self.slot_activation is not None:
+            _one_of("slot_activation", self.slot_activation, (None, *ACTIVATIONS))
+            if not self.slots:
+                raise ValueError(f"slot_activation must be None without slots, got {self.slot_activation!r}")
+        if self.slots_in_rows and self.forget is not None:
             raise ValueError(f"forget must be None beside slots, which are no tokens to fade, got {self.forget!r}")
         if self.centred and self.activation in NORMALISED:
             raise ValueError(f"centred must be False for {self.activation}, which no constant in all scores changes")
@@ -95,6 +103,11 @@ class MemorySettings:
         if self.temperature != 1 and self.activation not in NORMALISED:
             takers = ", ".join(NORMALISED)
             raise ValueError(f"temperature must be 1 unless activation is one of {takers}, got {self.temperature!r}")
+
+    @property
+    def slots_in_rows(self) -> int:
+        """Number of slots that stand in one row with the keys of a sequence."""
+        return self.slots if self.slot_activation is None else 0
 
     @classmethod
     def of(cls, site: str, values: "Mapping[str, Any] | MemorySettings") -> "MemorySettings":
@@ -117,9 +130,9 @@ class MemorySettings:
         return dataclasses.asdict(self)
 
 
-def _one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
+def _one_of(name: str, value: object, choices: tuple[str | None, ...]) -> None:
     if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {value!r}")
+        raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}, got {value!r}")
 
 
 def _number(name: str, value: object, takes: str, holds: Any) -> None:

@@ -92,7 +92,7 @@ class MemoryModel(PreTrainedModel):
             init.ones_(module.gate)
         elif isinstance(module, PersistentMemory):
             init.normal_(module.keys)
-            init.normal_(module.values)
+            init.normal_(module.values, std=module.spread)
         elif isinstance(module, Attention) and module.bias is not None:
             init.constant_(module.bias, float(module.settings.bias or 0.0))
         elif isinstance(module, Gamma) and module.log_gamma is not None:

@@ -79,9 +79,9 @@ class MemoryConfig(PreTrainedConfig):
             raise ValueError(f"key_heads must divide heads = {self.heads}, got {self.key_heads}")
         if self.ffn and self.ffn["query_key_norm"]:
             raise ValueError("ffn.query_key_norm must be False: an FFN has neither queries nor keys to norm, got True")
-        for name in ("centred", "constant_channel", "output_gate"):
-            if self.ffn and self.ffn[name]:
-                raise ValueError(f"ffn.{name} must be False: it is a part of attention, got True")
+        for name in ("centred", "constant_channel", "slot_activation", "output_gate"):
+            if self.ffn and (value := self.ffn[name]) != (usual := getattr(MemorySettings, name)):
+                raise ValueError(f"ffn.{name} must be {usual}: it is a part of attention, got {value!r}")
         for site in self.defaults:
             for name in CAUSAL_PARTS if site not in self.ordered else ():
                 value, none = getattr(self, site)[name], None if name == "forget" else False

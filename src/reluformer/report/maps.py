@@ -97,7 +97,7 @@ def attention_maps(
         if not wanted:
             return
         assert seen.lookup is not None
-        slots = seen.memory.settings.slots
+        slots = seen.lookup.settings.slots_in_rows
         batch_size, _, n, _ = seen.lookup.q.shape
         m = seen.lookup.k.shape[2] - slots
         if not 0 <= sequence < batch_size:

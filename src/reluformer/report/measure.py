@@ -51,9 +51,10 @@ class _Site:
     """Measures of one memory, over all its calls."""
 
     def __init__(self, seen: Seen) -> None:
-        self.place, self.memory = seen.place, seen.memory
-        self.heads = self.memory.heads if isinstance(self.memory, Attention) else 1
-        self.rows = _Rows(self.heads, seen.x.device)
+        self.place = seen.place
+        self.kind = "attention" if isinstance(seen.memory, Attention) and not seen.slots else "key-value"
+        self.activation = (seen.lookup or seen.memory).settings.activation
+        self.rows = _Rows(seen.memory.heads if isinstance(seen.memory, Attention) else 1, seen.x.device)
         self.stream, self.output = _Vectors(seen.stream), _Vectors(seen.out)
 
     def add(self, seen: Seen, block: int) -> None:
@@ -78,8 +79,8 @@ class _Site:
             name=self.place.name,
             site=self.place.site,
             layer=self.place.layer,
-            kind="attention" if isinstance(self.memory, Attention) else "key-value",
-            activation=self.memory.settings.activation,
+            kind=self.kind,
+            activation=self.activation,
             heads=self.rows.reports(),
             variance_ratio=output / stream if output is not None and stream else None,
             anisotropy=self.output.anisotropy,

@@ -24,6 +24,11 @@ class Place(NamedTuple):
     layer: int
 
     @property
+    def slots(self) -> "Place":
+        """Place of the slots of an attention that are a memory of their own."""
+        return Place(f"{self.name}.slots", f"{self.site}.slots", self.layer)
+
+    @property
     def decoding(self) -> bool:
         """Whether the name says that the queries are those of a decoder."""
         return "decoder" in self.name
@@ -41,6 +46,9 @@ class Seen(NamedTuple):
         query_mask: Positions of ``x`` that are not padding, shaped as ``x`` without its last dimension; None for all.
         cross: Whether the keys come from another sequence.
         lookup: The lookup of an attention; None in a key-value memory.
+        slots: Whether this is the lookup in the slots of an attention that are a memory of their own. It is seen after
+            that in the sequence, at a place of its own, with all positions as one sequence, ``x (1, B * N, width)``,
+            and the same output, of which theirs is a part.
     """
 
     place: Place
@@ -51,6 +59,13 @@ class Seen(NamedTuple):
     query_mask: Tensor | None
     cross: bool
     lookup: Lookup | None
+    slots: bool = False
+
+    def of_slots(self, lookup: Lookup) -> "Seen":
+        """The same call as a lookup in the slots."""
+        x, out, stream = (t.flatten(0, 1)[None] for t in (self.x, self.out, self.stream))
+        mask = None if self.query_mask is None else self.query_mask.flatten()[None]
+        return Seen(self.place.slots, self.memory, x, out, stream, mask, False, lookup, slots=True)
 
 
 def places(model: nn.Module) -> dict[Attention | KeyValueMemory, Place]:
@@ -112,8 +127,11 @@ def _hooked(
         stream = streams.pop(memory, x)
         if isinstance(memory, Attention):
             context = args[1] if len(args) > 1 else kwargs.get("context")
-            mask = masks.of_attention(place, x, kwargs.get("query_mask"))
-            see(Seen(place, memory, x, result[0], stream, mask, context is not None, lookups.pop(memory)))
+            mask, lookup = masks.of_attention(place, x, kwargs.get("query_mask")), lookups.pop(memory)
+            seen = Seen(place, memory, x, result[0], stream, mask, context is not None, lookup)
+            see(seen)
+            if lookup.apart is not None:
+                see(seen.of_slots(lookup.apart))
         else:
             see(Seen(place, memory, x, result, stream, masks.of_feedforward(place, x), False, None))
 

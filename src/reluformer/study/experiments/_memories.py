@@ -31,15 +31,23 @@ OVER_ITS_MASS = RELU | attention(norm="mass", bias=1.0)
 # Nearly all keys are active at first, where both are softmax to first order; SQUARED is 1.5-entmax without threshold.
 CENTRED: dict[str, Any] = {"bias": 1.0, "alpha": 1.0, "centred": True}
 SQUARED: dict[str, Any] = {"activation": "relu_squared", "bias": 2.0, "alpha": 1.0}
-# relu(4 + s - mean s) ** 4 over its sum. Cells are identified by their settings, so only the settings that existed when
-# the first cells were kept are listed.
-FOURTH = MemorySettings(
-    "relu_fourth", alpha=0.0, gamma="none", norm="mass", bias=4.0, query_key_norm=True, centred=True
+# Cells are identified by their settings: fields younger than the first cells are listed only where they are set.
+YOUNGER = ("constant_channel", "slot_activation")
+
+
+def listed(settings: MemorySettings) -> dict[str, Any]:
+    """Return settings as arms hold them."""
+    unset = {name for name in YOUNGER if getattr(settings, name) == getattr(MemorySettings, name)}
+    return {name: x for name, x in settings.to_dict().items() if name not in unset}
+
+
+# relu(4 + s - mean s) ** 4 over its sum.
+POWER: dict[str, Any] = listed(
+    MemorySettings("relu_fourth", alpha=0.0, gamma="none", norm="mass", bias=4.0, query_key_norm=True, centred=True)
 )
-POWER: dict[str, Any] = {name: x for name, x in FOURTH.to_dict().items() if name != "constant_channel"}
 EIGHTH: dict[str, Any] = POWER | {"activation": "relu_eighth", "bias": 8.0}
-ALONE: dict[str, Any] = EIGHTH_ATTENTION.to_dict()
-PLAIN_EIGHTH: dict[str, Any] = POWER_ATTENTION.to_dict()
+ALONE: dict[str, Any] = listed(EIGHTH_ATTENTION)
+PLAIN_EIGHTH: dict[str, Any] = listed(POWER_ATTENTION)
 
 
 def reluformer(scale: Scale, **settings: Any) -> dict[str, Any]:
