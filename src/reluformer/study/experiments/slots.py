@@ -27,14 +27,18 @@ def arms(scale: Scale) -> list[Arm]:
     """Return every combination of activation, place and number of slots; and key-value memory in the ways of ours."""
     found = [(name, place, slots) for place in PLACES[:2] for slots in scale.slots for name in FFNS]
     ours = [(name, "key-value", MANY) for name in (NORMED, EIGHTH)]
-    apart = [(name, APART, MANY) for name in (*FFNS, NORMED, BESIDE)]
     swept = [
         Arm(
             f"{name}, {place}, {slots}", settings_of(scale, model_of(name, place, slots)), slots, f"{name}, {place}",
             seeds=None if slots in REPEATED else 1,
         )
-        for name, place, slots in found + [arm for arm in ours + apart if arm[2] in scale.slots]
+        for name, place, slots in found + [arm for arm in ours if arm[2] in scale.slots]
     ]  # fmt: skip
+    swept += [
+        Arm(f"{name}, {APART}, {MANY}", settings_of(scale, model_of(name, APART, MANY)))  # no point of a curve
+        for name in (*FFNS, NORMED, BESIDE)
+        if MANY in scale.slots
+    ]
     cut_short = [
         Arm(f"{name}, {place}, {MANY}{CUT_SHORT}", {"model": model_of(name, place, MANY), "recipe": {"steps": 1 / 3}})
         for place in PLACES[:2]
