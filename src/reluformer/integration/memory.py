@@ -13,8 +13,8 @@ from reluformer.ops import relu_attention
 
 # The projections remain the model's own, so settings that act on them, or between them, are not available.
 NEUTRAL = {
-    "norm": "none", "query_key_norm": False, "centred": False, "constant_channel": False, "slots": 0, "forget": None,
-    "token_shift": False, "output_gate": False,
+    "norm": "none", "query_key_norm": False, "centred": False, "constant_channel": False, "sentence_bias": None,
+    "slots": 0, "forget": None, "token_shift": False, "output_gate": False,
 }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from reluformer.memory.norms import RMSNorm, output_norm
 from reluformer.memory.persistent import PersistentMemory
 from reluformer.memory.projections import project
 from reluformer.memory.scale import Gamma
+from reluformer.memory.sentences import LEAST, of_keys, of_queries
 from reluformer.memory.settings import SOFTMAX_ATTENTION, MemorySettings
 from reluformer.memory.shift import TokenShift
 from reluformer.ops import AttentionStats
@@ -78,6 +79,10 @@ class Attention(nn.Module):
         self.gamma = Gamma(settings, heads)
         start = None if settings.activation in NORMALISED else settings.bias  # a constant in all scores cancels there
         self.bias = None if start is None else nn.Parameter(torch.full((heads,), float(start)))
+        if settings.sentence_bias is not None and self.head_dim < 2 * LEAST:
+            raise ValueError(f"sentence_bias takes heads of {2 * LEAST} channels or more, got {self.head_dim}")
+        start = settings.sentence_bias
+        self.sentence_bias = None if start is None else nn.Parameter(torch.full((heads,), float(start)))
         self.norm = output_norm(settings, width, heads)
         normed = settings.query_key_norm
         self.query_norm = RMSNorm(self.head_dim) if normed else None
@@ -101,6 +106,8 @@ class Attention(nn.Module):
         query_mask: Tensor | None = None,
         limit: Tensor | None = None,
         rotate: Rotation | None = None,
+        sentences: Tensor | None = None,
+        context_sentences: Tensor | None = None,
         store: Store | None = None,
         carry: Carry | None = None,
         return_stats: ReturnStats = False,
@@ -118,6 +125,8 @@ class Attention(nn.Module):
             limit: Index of the last key that each query may see, ``(N,)``, for a store that returns all its room, with
                 zeros where no key has been written yet.
             rotate: Rotates queries and keys by their positions.
+            sentences: Number of the sentence that each position of ``x`` is in, ``(B, N)``, for a ``sentence_bias``.
+            context_sentences: Those of ``context``, ``(B, M)``; not needed once a store holds its keys.
             store: Cache: given a function that makes the keys and values of this call, returns all that there are. If
                 it returns fewer sequences than the batch has, runs of consecutive sequences of the batch share one, and
                 there are no statistics. The keys of a memory that forgets carry their gates in extra channels.
@@ -127,8 +136,9 @@ class Attention(nn.Module):
             stats_batch: Number of sequences, from the first, that statistics are computed for; None for all.
         """
         call = self.lookup(
-            x, context, key_mask=key_mask, attn_mask=attn_mask, limit=limit, rotate=rotate, store=store, carry=carry
-        )
+            x, context, key_mask=key_mask, attn_mask=attn_mask, limit=limit, rotate=rotate, sentences=sentences,
+            context_sentences=context_sentences, store=store, carry=carry,
+        )  # fmt: skip
         if self.observer is not None:
             self.observer(joined(call))
         queries, keys = call.q.shape[0], call.k.shape[0]
@@ -160,6 +170,8 @@ class Attention(nn.Module):
         attn_mask: Tensor | None = None,
         limit: Tensor | None = None,
         rotate: Rotation | None = None,
+        sentences: Tensor | None = None,
+        context_sentences: Tensor | None = None,
         store: Store | None = None,
         carry: Carry | None = None,
     ) -> Lookup:
@@ -186,11 +198,15 @@ class Attention(nn.Module):
                 q, k = rotate(q, k)
             if self.constant:
                 k = with_constant(k)
+            if self.sentence_bias is not None:
+                k = of_keys(k, _given(sentences if context is None else context_sentences))
             if self.counted:
                 v = with_constant(v)
             return (k, v) if log_forget is None or store is None else (pack(k, log_forget), v)
 
         k, v = make() if store is None else store(make)
+        if self.sentence_bias is not None:
+            q = of_queries(q, _given(sentences), self.sentence_bias, self.head_dim**-0.5)
         if log_forget is not None and store is not None:
             k, log_forget = unpack(k, self.head_dim, self.heads)
         shape = (k.shape[0], k.shape[2])
@@ -205,10 +221,9 @@ class Attention(nn.Module):
         slots = None
         if self.slots is not None and apart is None:
             keys, values = self.slots(k.dtype)  # (Hk, S, D)
-            slots = (
-                with_constant(keys) if self.constant else keys,
-                with_constant(values) if self.counted else values,
-            )
+            keys = with_constant(keys) if self.constant else keys
+            keys = keys if self.sentence_bias is None else of_keys(keys[None], None)[0]
+            slots = keys, with_constant(values) if self.counted else values
         if attn_mask is not None:
             attn_mask = attn_mask.expand(*attn_mask.shape[:2], q.shape[2], k.shape[2])
         return Lookup(
@@ -259,3 +274,9 @@ class Attention(nn.Module):
         _, stats = look_up(self.lookup(x, context, **options), return_stats="mass_entropy")
         assert stats is not None
         self.gamma.take_in(stats.mass, query_mask)
+
+
+def _given(sentences: Tensor | None) -> Tensor:
+    if sentences is None:
+        raise ValueError("sentences, and context_sentences of a context, must be given to a sentence_bias, got None")
+    return sentences

@@ -20,8 +20,8 @@ from reluformer.ops.visibility import UNBOUNDED, Band, band_mask
 
 BOUNDED = (*FUSED, "softmax")
 PLAIN = {
-    "query_key_norm": False, "centred": False, "constant_channel": False, "slot_activation": None, "forget": None,
-    "token_shift": False, "output_gate": False,
+    "query_key_norm": False, "centred": False, "constant_channel": False, "sentence_bias": None,
+    "slot_activation": None, "forget": None, "token_shift": False, "output_gate": False,
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from reluformer.memory.settings import MemorySettings
 from reluformer.ops.statistics import TINY
 
 PARTS_OF_ATTENTION = (
-    "query_key_norm", "centred", "constant_channel", "slot_activation", "token_shift", "output_gate",
+    "query_key_norm", "centred", "constant_channel", "sentence_bias", "slot_activation", "token_shift", "output_gate",
 )  # fmt: skip
 
 

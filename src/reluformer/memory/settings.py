@@ -36,6 +36,8 @@ class MemorySettings:
         constant_channel: Whether the first channel of queries, keys and values is reserved for bias and mass, see
             :mod:`~reluformer.memory.constant`, which leaves a head ``D - 1`` channels. For powers of ReLU over their
             mass, which it makes faster to train; centred memories always have it.
+        sentence_bias: Initial value of what the score of a key in another sentence than the query's loses, learned per
+            head, see :mod:`~reluformer.memory.sentences`; None for no difference.
         slots: Number of learned slots: all that a :class:`KeyValueMemory` has; in :class:`Attention`, those beside the
             keys of the sequence.
         slot_activation: Activation of slots in :class:`Attention` that are a memory of their own, as in an FFN: their
@@ -56,6 +58,7 @@ class MemorySettings:
     query_key_norm: bool = False
     centred: bool = False
     constant_channel: bool = False
+    sentence_bias: float | None = None
     slots: int = 0
     slot_activation: str | None = None
     forget: float | None = None
@@ -70,7 +73,7 @@ class MemorySettings:
             raise ValueError(f"norm must not be 'mass' for {self.activation}, whose weights may be negative")
         _number("alpha", self.alpha, "a number >= 0", lambda x: 0 <= x < math.inf)
         _number("temperature", self.temperature, "a positive number", lambda x: 0 < x < math.inf)
-        for name in ("bias", "forget"):
+        for name in ("bias", "sentence_bias", "forget"):
             if getattr(self, name) is not None:
                 _number(name, getattr(self, name), "None or a number", math.isfinite)
         for name in ("query_key_norm", "centred", "constant_channel", "token_shift", "output_gate"):
@@ -78,7 +81,7 @@ class MemorySettings:
                 raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if isinstance(self.slots, bool) or not isinstance(self.slots, int) or self.slots < 0:
             raise ValueError(f"slots must be an int >= 0, got {self.slots!r}")
-        for name in ("alpha", "temperature", "bias", "forget"):
+        for name in ("alpha", "temperature", "bias", "sentence_bias", "forget"):
             value = getattr(self, name)
             if value is not None and type(value) not in (int, float):  # a NumPy scalar, say, which JSON cannot hold
                 object.__setattr__(self, name, float(value))
@@ -88,6 +91,8 @@ class MemorySettings:
                 raise ValueError(f"slot_activation must be None without slots, got {self.slot_activation!r}")
         if self.slots_in_rows and self.forget is not None:
             raise ValueError(f"forget must be None beside slots, which are no tokens to fade, got {self.forget!r}")
+        if self.centred and self.sentence_bias is not None:
+            raise ValueError(f"centred must be False beside a sentence_bias, got one of {self.sentence_bias!r}")
         if self.centred and self.activation in NORMALISED:
             raise ValueError(f"centred must be False for {self.activation}, which no constant in all scores changes")
         if self.centred and self.norm == "mass" and not self.bias:

@@ -93,7 +93,9 @@ class MemoryModel(PreTrainedModel):
         elif isinstance(module, PersistentMemory):
             init.normal_(module.keys)
             init.normal_(module.values, std=module.spread)
-        elif isinstance(module, Attention) and module.bias is not None:
-            init.constant_(module.bias, float(module.settings.bias or 0.0))
+        elif isinstance(module, Attention):
+            for name in ("bias", "sentence_bias"):
+                if getattr(module, name) is not None:
+                    init.constant_(getattr(module, name), float(getattr(module.settings, name) or 0.0))
         elif isinstance(module, Gamma) and module.log_gamma is not None:
             init.constant_(module.log_gamma, math.log(module.start))

@@ -33,7 +33,8 @@ class MemoryConfig(PreTrainedConfig):
     defaults: ClassVar[dict[str, MemorySettings]] = {}  # settings by kind of site
     families: ClassVar[dict[str, MemorySettings]] = {}  # attention of the presets, by family
     sizes: ClassVar[dict[str, dict[str, Any]]] = {}  # fields of the presets, by size; ``slots`` is that of the FFN
-    ordered: ClassVar[tuple[str, ...]] = ()  # kinds of sites that may have CAUSAL_PARTS
+    ordered: ClassVar[tuple[str, ...]] = ()  # kinds of sites that may have CAUSAL_PARTS,
+    parted: ClassVar[tuple[str, ...]] = ()  # and a sentence_bias
 
     d_model: int = 512
     heads: int = 8
@@ -79,7 +80,7 @@ class MemoryConfig(PreTrainedConfig):
             raise ValueError(f"key_heads must divide heads = {self.heads}, got {self.key_heads}")
         if self.ffn and self.ffn["query_key_norm"]:
             raise ValueError("ffn.query_key_norm must be False: an FFN has neither queries nor keys to norm, got True")
-        for name in ("centred", "constant_channel", "slot_activation", "output_gate"):
+        for name in ("centred", "constant_channel", "sentence_bias", "slot_activation", "output_gate"):
             if self.ffn and (value := self.ffn[name]) != (usual := getattr(MemorySettings, name)):
                 raise ValueError(f"ffn.{name} must be {usual}: it is a part of attention, got {value!r}")
         for site in self.defaults:
@@ -89,6 +90,10 @@ class MemoryConfig(PreTrainedConfig):
                     raise ValueError(
                         f"{site}.{name} must be {none}: only attention in a language model can have it, got {value!r}"
                     )
+            if site not in (*self.parted, "ffn") and (bias := getattr(self, site)["sentence_bias"]) is not None:
+                raise ValueError(
+                    f"{site}.sentence_bias must be None: only an encoder-decoder knows of sentences, got {bias!r}"
+                )
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:

@@ -39,6 +39,7 @@ class ReLUFormerConfig(MemoryConfig):
         max_position_embeddings: Number of learned positions; the other kinds have no limit.
         position_shift: Largest random offset of the sinusoidal positions of a training batch, so that a model that
             learns from sentences meets the positions of documents (SHAPE, Kiyono et al. 2021).
+        sep_token_id: Token between two sentences, where memories have a ``sentence_bias``.
         calibration_length: Sequence length for which gamma starts at unit mass; :func:`~reluformer.memory.calibrate`
             sets gamma from a batch instead.
     """
@@ -54,6 +55,7 @@ class ReLUFormerConfig(MemoryConfig):
     defaults: ClassVar[dict[str, MemorySettings]] = {name: RELU_ATTENTION for name in SITES[:3]} | {"ffn": RELU_FFN}
     families: ClassVar[dict[str, MemorySettings]] = FAMILIES
     sizes: ClassVar[dict[str, dict[str, Any]]] = SIZES
+    parted: ClassVar[tuple[str, ...]] = SITES[:3]
 
     vocab_size: int = 32000
     encoder_layers: int = 6
@@ -72,6 +74,7 @@ class ReLUFormerConfig(MemoryConfig):
     bos_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
     decoder_start_token_id: int | None = 1
+    sep_token_id: int | None = 4  # as in the tokenisers of reluformer.data
 
     def _check(self) -> None:
         super()._check()
@@ -82,5 +85,18 @@ class ReLUFormerConfig(MemoryConfig):
         one_of("positions", self.positions, POSITIONS)
         if self.position_shift and self.positions != "sinusoidal":
             raise ValueError(f"position_shift must be 0 unless positions are sinusoidal, got {self.position_shift!r}")
+        biases = {site: getattr(self, site)["sentence_bias"] for site in self.parted}
+        if self.sep_token_id is None and any(bias is not None for bias in biases.values()):
+            raise ValueError("sep_token_id must be the token between sentences beside a sentence_bias, got None")
+        if biases["cross"] is not None and biases["decoder_self"] is None:
+            raise ValueError(
+                "decoder_self.sentence_bias must be a number beside that of cross, which finds the sentence that is "
+                "being written in the keys of decoder_self, got None"
+            )
         if self.positions == "rotary" and self.d_model // self.heads % 2:
             raise ValueError(f"positions 'rotary' needs an even head dimension, got {self.d_model // self.heads}")
+
+    def separator(self, *sites: str) -> int | None:
+        """Token between two sentences, if one of these sites has a ``sentence_bias``."""
+        parted = any(getattr(self, site)["sentence_bias"] is not None for site in sites)
+        return self.sep_token_id if parted else None

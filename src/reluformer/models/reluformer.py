@@ -19,6 +19,7 @@ from reluformer.models.encoding import asked, encode
 from reluformer.models.layers import DecoderLayer, EncoderLayer
 from reluformer.models.loss import IGNORED, TokenLosses, token_losses, with_cost
 from reluformer.models.masks import needed
+from reluformer.models.sentences import given, of_source, of_target
 from reluformer.models.stepping import StepCache, SteppingMixin, StoredLayer
 from reluformer.models.tokens import TokenStack
 
@@ -36,6 +37,7 @@ class ReLUFormerOutput(Seq2SeqLMOutput):
 @dataclass
 class _EncoderOutput(BaseModelOutput):
     regularisation: Tensor | None = None
+    sentences: Tensor | None = None
 
 
 @dataclass
@@ -78,10 +80,12 @@ class Encoder(_Side):
             output_hidden_states = self.config.output_hidden_states
         mask = self._needed(attention_mask, input_ids, inputs_embeds)
         x, rotate = self._enter(input_ids, inputs_embeds, mask, shift=shift)
-        x, seen, cost = encode(self.layers, x, self._regulariser, self.cost_of, mask, rotate)
+        separator = self.config.separator("encoder_self", "cross")
+        sentences = None if separator is None else of_source(given("input_ids", input_ids), separator)
+        x, seen, cost = encode(self.layers, x, self._regulariser, self.cost_of, mask, rotate, sentences=sentences)
         x = self.norm(x)
         hidden = (*seen, x) if output_hidden_states else None
-        return _EncoderOutput(last_hidden_state=x, hidden_states=hidden, regularisation=cost)
+        return _EncoderOutput(last_hidden_state=x, hidden_states=hidden, regularisation=cost, sentences=sentences)
 
 
 class Decoder(_Side):
@@ -104,8 +108,12 @@ class Decoder(_Side):
         output_hidden_states: bool | None = None,
         query_mask: Tensor | None = None,
         shift: Tensor | None = None,
+        source_sentences: Tensor | None = None,
     ) -> tuple[Tensor, tuple[Tensor, ...] | None, Tensor | None]:
-        """Last states ``(B, N, width)`` of the tokens, those of all layers if asked, and the regularisation."""
+        """Last states ``(B, N, width)`` of the tokens, those of all layers if asked, and the regularisation.
+
+        ``source_sentences`` are those of the encoder's output, not needed once the cache has the keys of the source.
+        """
         past: int | Tensor = 0 if past_key_values is None else past_key_values.get_seq_length()
         mask = self._needed(attention_mask, input_ids, inputs_embeds, past)
         x, rotate = self._enter(input_ids, inputs_embeds, mask, past, shift)
@@ -117,9 +125,12 @@ class Decoder(_Side):
             limit = torch.arange(n, device=x.device) + past
         source_mask = needed(source_mask, source.shape[:2])
         regulariser = self._regulariser
-        shared = {"query_mask": query_mask, **asked(regulariser, x.shape[0])}
+        separator, sentences = self.config.separator("decoder_self"), None
+        if separator is not None:
+            sentences = of_target(given("decoder_input_ids", input_ids), separator, past_key_values)
+        shared = {"query_mask": query_mask, "sentences": sentences, **asked(regulariser, x.shape[0])}
         self_options = shared | {"key_mask": mask, "rotate": rotate, "limit": limit}
-        cross_options = shared | {"key_mask": source_mask}
+        cross_options = shared | {"key_mask": source_mask, "context_sentences": source_sentences}
         seen, self_sites, cross_sites = [x], [], []
         for layer in self.layers:
             x, self_stats, cross_stats = layer(
@@ -203,6 +214,10 @@ class ReLUFormerModel(ReLUFormerPreTrainedModel):
             )
         elif not isinstance(encoder_outputs, BaseModelOutput):
             encoder_outputs = BaseModelOutput(last_hidden_state=encoder_outputs[0])
+        sentences = getattr(encoder_outputs, "sentences", None)
+        separator = self.config.separator("cross")
+        if sentences is None and separator is not None and input_ids is not None:
+            sentences = of_source(input_ids, separator)
         target = decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids
         sources = encoder_outputs.last_hidden_state.shape[0]
         if target is not None and past_key_values is None and target.shape[0] != sources:
@@ -222,6 +237,7 @@ class ReLUFormerModel(ReLUFormerPreTrainedModel):
             output_hidden_states,
             decoder_query_mask,
             shift,
+            sentences,
         )
         penalty = _add(getattr(encoder_outputs, "regularisation", None), penalty)
         sites = self.config.encoder_layers + 2 * self.config.decoder_layers

@@ -106,8 +106,11 @@ class _Store:
         self.seen = 0
 
     def used(self) -> Tensor | None:
-        """The part of the tensor that has been written; None if there is none."""
-        return None if self.tensor is None else self.tensor[..., : self.seen, :]
+        """The part of the tensor that has been written; None if there is none.
+
+        While a step is recorded it is all of the tensor, as replays will write more of it.
+        """
+        return self.tensor if self.tensor is None or self.recording else self.tensor[..., : self.seen, :]
 
     def reorder(self, rows: Tensor) -> None:
         """Replace the batch by these rows of it; no row may move to another source if sources are shared."""

@@ -32,7 +32,7 @@ OVER_ITS_MASS = RELU | attention(norm="mass", bias=1.0)
 CENTRED: dict[str, Any] = {"bias": 1.0, "alpha": 1.0, "centred": True}
 SQUARED: dict[str, Any] = {"activation": "relu_squared", "bias": 2.0, "alpha": 1.0}
 # Cells are identified by their settings: fields younger than the first cells are listed only where they are set.
-YOUNGER = ("constant_channel", "slot_activation")
+YOUNGER = ("constant_channel", "sentence_bias", "slot_activation")
 
 
 def listed(settings: MemorySettings) -> dict[str, Any]:

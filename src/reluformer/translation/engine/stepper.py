@@ -51,8 +51,9 @@ class SteppedDecoding:
         lengths = torch.tensor([len(x) for x in sources])
         tokens = torch.tensor([x + [config.pad_token_id] * (width - len(x)) for x in sources])  # (S, N)
         mask = (torch.arange(width) < lengths[:, None]).to(device) if int(lengths.min()) < width else None
-        states = model.get_encoder()(tokens.to(device), mask).last_hidden_state  # (S, N, width)
-        self.states = states.repeat_interleave(beam, 0)
+        read = model.get_encoder()(tokens.to(device), mask)
+        self.states = read.last_hidden_state.repeat_interleave(beam, 0)  # (S * beam, N, width)
+        self.sentences = None if read.sentences is None else read.sentences.repeat_interleave(beam, 0)
         self.mask = None if mask is None else mask.repeat_interleave(beam, 0)
         self.cache = StepCache(config.decoder_layers, model._can_record(), mask is not None, beam, ROOM)
         self.rows = torch.arange(len(sources) * beam)
@@ -72,7 +73,10 @@ class SteppedDecoding:
         return (logits if everybody else logits.index_select(0, self.rows.to(logits.device))).float()
 
     def _decode(self, ids: Tensor) -> Tensor:
-        states, _, _ = self.model.get_decoder()(ids, self.states, self.mask, past_key_values=self.cache)
+        states, _, _ = self.model.get_decoder()(
+            ids, self.states, self.mask, past_key_values=self.cache, source_sentences=self.sentences
+        )
+        self.sentences = None  # the cache has the keys of the source
         logits: Tensor = self.model.lm_head(states)
         return logits
 
