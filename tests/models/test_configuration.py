@@ -63,6 +63,8 @@ def test_the_small_preset_is_the_paper_s_size():
         ({"ffn": {"query_key_norm": True}}, r"ffn\.query_key_norm must be False"),
         ({"ffn": {"centred": True}}, r"ffn\.centred must be False"),
         ({"ffn": {"constant_channel": True, "norm": "mass", "bias": 1.0}}, r"ffn\.constant_channel must be False"),
+        ({"ffn": {"sentence_bias": 1.0}}, r"ffn\.sentence_bias must be None: it is a part of attention, got 1\.0"),
+        ({"ffn": {"slot_activation": "relu"}}, r"ffn\.slot_activation must be None: it is a part of attention"),
         ({"cross": {"activation": "softmax", "centred": True}}, r"cross\.centred must be False for softmax"),
         ({"regulariser": {"mass": -1}}, r"regulariser\.mass must be a number >= 0, got -1"),
         ({"regulariser": {"mass": float("inf")}}, r"regulariser\.mass must be a number >= 0, got inf"),

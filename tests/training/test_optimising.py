@@ -15,7 +15,7 @@ def names(model, group):
 
 
 def test_every_parameter_learns_once():
-    model = model_of("reluformer-tiny", cross={"bias": 1.0})
+    model = model_of("reluformer-tiny", cross={"bias": 1.0}, decoder_self={"sentence_bias": 1.0})
     groups = ParameterKinds.of(model).groups(model, Optimiser(lr=2.0, gamma_lr=5.0, weight_decay=0.1))
     matrices, vectors, scales = (names(model, group) for group in groups)
     assert [group["weight_decay"] for group in groups] == [0.1, 0.0, 0.0]
@@ -26,7 +26,8 @@ def test_every_parameter_learns_once():
     assert all(name.endswith(("norm.weight", "bias")) for name in vectors)
     assert sum(name.endswith("log_gamma") for name in scales) == 6
     assert sum(name.endswith("cross_attention.memory.bias") for name in scales) == 2
-    assert len(scales) == 8
+    assert sum(name.endswith("self_attention.memory.sentence_bias") for name in scales) == 2
+    assert len(scales) == 10
 
 
 def test_the_twin_has_no_scales():

@@ -29,14 +29,14 @@ class ParameterKinds:
     @classmethod
     def of(cls, model: nn.Module) -> "ParameterKinds":
         """Collect the names from a model."""
-        kinds = [(Gamma, "log_gamma"), (Attention, "bias")]
+        kinds = [(Gamma, "log_gamma"), (Attention, "bias"), (Attention, "sentence_bias")]
         parameters = dict(model.named_parameters())
-        gammas, biases = (
+        gammas, biases, of_sentences = (
             frozenset(f"{name}.{of}" for name, module in model.named_modules() if isinstance(module, kind))
             & parameters.keys()
             for kind, of in kinds
         )
-        return cls(frozenset(name for name, x in parameters.items() if x.ndim > 1), gammas, biases)
+        return cls(frozenset(name for name, x in parameters.items() if x.ndim > 1), gammas, biases | of_sentences)
 
     def groups(self, model: nn.Module, optimiser: Optimiser) -> list[dict[str, Any]]:
         """Return parameter groups for an optimiser, first the one with the recipe's learning rate and weight decay."""

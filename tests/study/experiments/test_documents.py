@@ -1,7 +1,8 @@
 import dataclasses
 
+from reluformer.models import ReLUFormerConfig
 from reluformer.study.bench import Bench
-from reluformer.study.experiments.documents import EXPERIMENT
+from reluformer.study.experiments.documents import EXPERIMENT, LOSS, PARTED, models_of, twin_of
 from reluformer.study.scales import SCALES
 from reluformer.training.recipe import Stage
 
@@ -19,6 +20,22 @@ def test_a_length_has_all_numbers_and_a_comparison_with_the_twin(bench: Bench) -
         positions, tokens = found["by_position"], found["tokens_by_position"]
         mean = sum(positions[end] * count for end, count in tokens.items()) / sum(tokens.values())
         assert abs(mean - found["nll"]) < 1e-6
+
+
+def test_what_has_a_sentence_bias_is_compared_with_what_has_one_too() -> None:
+    models = models_of(SCALES["gpu"])
+    for name in ("ReLUFormer", "power 8"):
+        for text in ("", PARTED):
+            own, twin = (
+                ReLUFormerConfig.preset(f"{model.pop('family', 'transformer')}-small", **model)
+                for model in ({**models[f"{name}{text}"]}, {**models[twin_of(f"{name}{text}")]})
+            )
+            for site in ("encoder_self", "decoder_self", "cross"):
+                first, second = own.memory(site), twin.memory(site)
+                assert first.activation != second.activation == "softmax"
+                assert first.sentence_bias == second.sentence_bias == (LOSS if text else None)
+                assert first.query_key_norm == second.query_key_norm
+    assert {arm.x for arm in ARMS.values() if PARTED in arm.name} == {512, 1024}
 
 
 def test_twins_see_the_same_batches(bench: Bench) -> None:

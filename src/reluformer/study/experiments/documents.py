@@ -11,6 +11,8 @@ from reluformer.study.scoring import compare_translations
 TWIN = "Transformer"
 NORMED_TWIN = "Transformer, query-key norm"
 EIGHTH = "power 8"
+PARTED = ", sentence bias"
+LOSS = 4.0  # of the scores of keys in other sentences, at first; enough to begin documents as sentences
 UNPREPARED = ", no sentences"  # that is, none before the documents
 LONG = (512, 1024)  # lengths at which the paper has ReLU ahead, and most test documents fill a window
 
@@ -28,6 +30,7 @@ def arms(scale: Scale) -> list[Arm]:
         )
         for length in scale.lengths
         for name, model in models_of(scale).items()
+        if PARTED not in name or length in LONG
     ]
     long = [arm for arm in found if scale.extras and arm.x in LONG and arm.seeds is None]
     return found + [_unprepared(arm) for arm in long]
@@ -41,15 +44,31 @@ def _unprepared(arm: Arm) -> Arm:
 
 
 def models_of(scale: Scale) -> dict[str, dict[str, Any]]:
-    """Return the models to compare on documents; power 8 has a twin of its own, normed, at the large scale only."""
-    normed = {NORMED_TWIN: attention(**ATTENTIONS["softmax"], query_key_norm=True)}
+    """Return the models to compare on documents.
+
+    At the large scale, power 8 has a twin of its own, normed, and all of these are there with a sentence bias, too.
+    """
+    parted: dict[str, Any] = {"sentence_bias": LOSS}
+    normed = ATTENTIONS["softmax"] | {"query_key_norm": True}
+    large = {
+        NORMED_TWIN: attention(**normed),
+        f"ReLUFormer{PARTED}": reluformer(scale, **parted),
+        f"{EIGHTH}{PARTED}": RELU | attention(**PLAIN_EIGHTH | parted),
+        f"{TWIN}{PARTED}": attention(**parted),
+        f"{NORMED_TWIN}{PARTED}": attention(**normed | parted),
+    }
     return {
         "ReLUFormer": reluformer(scale),
         EIGHTH: RELU | attention(**PLAIN_EIGHTH),
         TWIN: {},
-        **(normed if scale.extras else {}),
+        **(large if scale.extras else {}),
         "sparsemax": attention(activation="sparsemax"),
     }
+
+
+def twin_of(name: str) -> str:
+    """Return the name of the Transformer from which a model differs in the activation alone."""
+    return (NORMED_TWIN if name.startswith(EIGHTH) else TWIN) + (PARTED if name.endswith(PARTED) else "")
 
 
 def settings_of(scale: Scale, model: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +94,7 @@ def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
         return trained.result
     positions = {name: x for name, x in arm.settings["model"].items() if name == "positions"}
     models = models_of(bench.scale)
-    twin_model = models.get(NORMED_TWIN, models[TWIN]) if name == EIGHTH else models[TWIN]
+    twin_model = models.get(twin_of(name), models[TWIN])
     try:
         twin = bench.train(twin_model | positions, seed, length, **arm.settings.get("twin", {}))
     except Diverged:
@@ -112,10 +131,26 @@ EXPERIMENT = Experiment(
             "ReLU to the eighth over its mass ahead at 1024 of softmax with the same query-key norm", "d_bleu",
             f"{EIGHTH}, 1024", f"{NORMED_TWIN}, 1024",
         ),
+        *(
+            Claim(
+                f"{name} with a sentence bias ahead at 1024 of {other} {text}", "d_bleu",
+                f"{arm}{PARTED}, 1024", f"{twin}{suffix}, 1024", margin=margin,
+            )
+            for name, arm in (("ReLU to the eighth over its mass", EIGHTH), ("ReLUFormer", "ReLUFormer"))
+            for twin, suffix, margin, other, text in (
+                (TWIN, "", 1.15, "the Transformer", "by 1.15"),
+                (twin_of(arm), PARTED, 0.0, "its twin", "with the same bias"),
+            )
+        ),
         Claim("ReLUFormer ahead at 2048", "d_bleu", "ReLUFormer, 2048", "Transformer, 2048", paper="better"),
         Claim(
             "ReLUFormer ahead at 1024 without sentences first", "d_bleu",
             f"ReLUFormer, 1024{UNPREPARED}", f"{TWIN}, 1024{UNPREPARED}",
+        ),
+        Claim(
+            "without sentences first, ReLU to the eighth over its mass with a sentence bias ahead at 1024 of the "
+            "Transformer by 1.15", "d_bleu",
+            f"{EIGHTH}{PARTED}, 1024{UNPREPARED}", f"{TWIN}, 1024{UNPREPARED}", margin=1.15,
         ),
         Claim(
             "sparsemax does not converge on long inputs", "nll", "sparsemax, 1024", "Transformer, 1024", ">", 0.5,
