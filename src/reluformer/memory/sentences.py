@@ -19,39 +19,37 @@ LEAST = 4  # reserved channels,
 SHARE = 8  # or one in so many if those are more
 
 
+def channels(head_dim: int) -> tuple[slice, slice]:
+    """The reserved ones, as many in either half: rotary positions turn one of each together, the first slowest."""
+    pairs, half = max(LEAST, head_dim // SHARE) // 2, head_dim // 2
+    return slice(1, 1 + pairs), slice(half + 1, half + 1 + pairs)
+
+
+def code(sentences: Tensor, head_dim: int) -> Tensor:
+    """What the reserved channels of keys hold: ``(...) -> (..., count)``, 1 in that of the sentence and 0 elsewhere."""
+    count = 2 * (channels(head_dim)[0].stop - 1)
+    marked: Tensor = sentences[..., None] % count == torch.arange(count, device=sentences.device)
+    return marked
+
+
 def of_keys(k: Tensor, sentences: Tensor | None) -> Tensor:
     """Keys ``(B, H, M, D)`` of these sentences ``(B, M)``; None for slots, which are in none and lose nothing."""
-    code = k.new_zeros(_count(k)) if sentences is None else _code(sentences, k)[:, None]
-    return _replaced(k, code)
+    return _with_reserved(k, k.new_zeros(1) if sentences is None else code(sentences, k.shape[-1])[:, None].to(k.dtype))
 
 
 def of_queries(q: Tensor, sentences: Tensor, loss: Tensor, scale: float) -> Tensor:
     """Queries ``(B, H, N, D)`` of these sentences ``(B, N)``, whose scores with keys of others lose ``loss (H,)``."""
-    code = 1 - _code(sentences, q)[:, None]  # (B, 1, N, S)
-    return _replaced(q, code * (-loss / scale).to(q.dtype)[:, None, None])
+    others = ~code(sentences, q.shape[-1])[:, None]  # (B, 1, N, count)
+    return _with_reserved(q, others * (-loss / scale).to(q.dtype)[:, None, None])
 
 
 def sentence_of(k: Tensor) -> Tensor:
     """Sentences ``(B, M)`` of keys ``(B, H, M, D)``, modulo the number of channels."""
-    return torch.cat([k[:, 0, :, where] for where in _reserved(k)], dim=-1).argmax(-1)
+    return torch.cat([k[:, 0, :, where] for where in channels(k.shape[-1])], dim=-1).argmax(-1)
 
 
-def _code(sentences: Tensor, like: Tensor) -> Tensor:
-    count = _count(like)
-    return (sentences[..., None] % count == torch.arange(count, device=like.device)).to(like.dtype)
-
-
-def _count(x: Tensor) -> int:
-    return max(LEAST, x.shape[-1] // SHARE // 2 * 2)
-
-
-def _reserved(x: Tensor) -> tuple[slice, slice]:
-    """As many channels of either half: rotary positions turn one of each together, the first of them slowest."""
-    pairs, half = _count(x) // 2, x.shape[-1] // 2
-    return slice(1, 1 + pairs), slice(half + 1, half + 1 + pairs)
-
-
-def _replaced(x: Tensor, code: Tensor) -> Tensor:
-    (begin, end), (again, last) = ((where.start, where.stop) for where in _reserved(x))
-    one, other = code.expand(*x.shape[:-1], -1).chunk(2, dim=-1)
-    return torch.cat([x[..., :begin], one, x[..., end:again], other, x[..., last:]], dim=-1)
+def _with_reserved(x: Tensor, values: Tensor) -> Tensor:
+    first, second = channels(x.shape[-1])
+    one, other = values.expand(*x.shape[:-1], 2 * (first.stop - 1)).chunk(2, dim=-1)
+    between = x[..., first.stop : second.start]
+    return torch.cat([x[..., : first.start], one, between, other, x[..., second.stop :]], dim=-1)

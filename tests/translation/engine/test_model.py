@@ -94,6 +94,21 @@ def test_sources_that_are_not_short(attention, monkeypatch: pytest.MonkeyPatch) 
     torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-4)
 
 
+PARTED = [{"sentence_bias": 1.5}, CHANNEL, CHANNEL | {"query_key_norm": True}, SOFTMAX | {"query_key_norm": True}]
+
+
+@pytest.mark.parametrize("attention", PARTED, ids=str)
+@pytest.mark.parametrize("positions", ["sinusoidal", "rotary"])
+def test_sentences_are_told_apart(compiled: bool, attention, positions: str) -> None:
+    """By a model whose targets and sources have a separator at every second place or so."""
+    sites = everywhere(attention | {"sentence_bias": 1.5})
+    model = model_of(sites | {"positions": positions, "decoder_layers": 2, "sep_token_id": 7})
+    targets = torch.randint(3, 11, (3, 24), generator=torch.Generator().manual_seed(1))
+    expected = model.double()(**padded(SOURCES), decoder_input_ids=targets).logits
+    found = logits_of(Engine(model.float(), compiled=compiled), targets)
+    torch.testing.assert_close(found.double(), expected, atol=1e-4, rtol=1e-4)
+
+
 @pytest.mark.parametrize("site", ["encoder_self", "decoder_self", "cross"])
 def test_sites_may_differ(compiled: bool, site: str) -> None:
     model = model_of({site: KINDS[-1]})
@@ -120,7 +135,7 @@ def test_sources_of_one_token(compiled: bool, positions: str) -> None:
     model = model_of({"positions": positions})
     sources = [[5], [7], [2]]
     with torch.inference_mode():
-        found, _ = Engine(model, compiled=compiled).read(sources)
+        found, *_ = Engine(model, compiled=compiled).read(sources)
         expected = model.double().model.encoder(input_ids=torch.tensor(sources)).last_hidden_state
     torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-5)
 

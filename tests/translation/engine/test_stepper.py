@@ -18,7 +18,7 @@ MODELS = [
     {"key_heads": 2},
     everywhere({"norm": "layer"}),
     everywhere({"activation": "gelu", "slots": 3}),
-    everywhere({"sentence_bias": 2.0}) | {"sep_token_id": 9},
+    everywhere({"sentence_bias": 2.0, "norm": "rms"}) | {"sep_token_id": 9},
     everywhere({"activation": "softmax", "alpha": 0.0, "gamma": "none", "temperature": 2.0}),
 ]
 

@@ -14,6 +14,7 @@ from reluformer.ops.statistics import TINY
 from reluformer.translation.engine import native
 from reluformer.translation.engine.keys import TreeKeys
 from reluformer.translation.engine.layers import Frame, MakeLinear, Norm, eps_of, joined, normer, rms_normer, same
+from reluformer.translation.engine.parting import parting_of
 
 SHORT = 64  # tokens of a source up to which step.c goes through every pair; longer ones take products of matrices
 
@@ -117,16 +118,20 @@ class Reading(Looking):
         super().__init__(sublayer, make, torch.float32, compiled)
         memory: Attention = sublayer.memory
         self.norms = normer(memory.query_norm), normer(memory.key_norm)
+        self.parting = parting_of(memory)
         layers = [memory.query, memory.key, memory.value]
         self.inputs = joined(layers, make, [1.0, 1.0, self.factor], [0.0, 0.0, self.added])
 
-    def __call__(self, x: Tensor, mask: Tensor, padded: bool, rotate: Any) -> Tensor:
+    def __call__(self, x: Tensor, mask: Tensor, padded: bool, rotate: Any, sentences: Tensor | None) -> Tensor:
         """Return the stream ``(S * N, width)`` after this sublayer; ``mask (S, N)`` is False at padding, if any."""
         made = self.inputs(self.enter(x)).view(*mask.shape, 3, self.heads, self.head_dim)
         q, k, v = made.permute(2, 0, 3, 1, 4)  # each (S, H, N, D)
         q, k = (norm(y) for norm, y in zip(self.norms, (q, k), strict=True))
         if rotate is not None:
             q, k = rotate(q, k)
+        if self.parting is not None and sentences is not None:
+            self.parting.mark_queries(q.transpose(1, 2), sentences)
+            self.parting.mark_keys(k.transpose(1, 2), sentences)
         if self.compiled and q.shape[2] <= SHORT and not self.sees_zeros:
             k, v = self.settle(torch.stack([k, v], 2).permute(0, 3, 2, 1, 4), mask)
             found = self.weigh(q.transpose(1, 2).contiguous(), k, v, k.shape[2], 2.0, None)
@@ -145,12 +150,16 @@ class SourceAttention(Looking):
         super().__init__(sublayer, make, kept, compiled)
         memory: Attention = sublayer.memory
         self.query_norm, self.key_norm = normer(memory.query_norm), normer(memory.key_norm)
-        if memory.query_norm is not None:
+        self.parting = parting_of(memory)
+        self.norm_first: Norm = same
+        if self.parting is not None:  # queries are normed before they are marked
+            self.norm_first, self.query_norm = self.query_norm, same
+        elif memory.query_norm is not None:
             self.gain, self.eps = memory.query_norm.weight.detach().float(), eps_of(memory.query_norm.eps)
         self.query = make(memory.query.weight, memory.query.bias)
         self.source = joined([memory.key, memory.value], make, [1.0, self.factor], [0.0, self.added])
 
-    def __call__(self, x: Tensor, source: Tensor, mask: Tensor | None, beam: int) -> Tensor:
+    def __call__(self, x: Tensor, source: Tensor, mask: Tensor | None, beam: int, sentences: Tensor | None) -> Tensor:
         """Return the stream ``(S * beam, width)`` after this sublayer.
 
         Args:
@@ -158,17 +167,22 @@ class SourceAttention(Looking):
             source: Keys and values from :meth:`remember`.
             mask: ``(S, 1, N)``, 0 at padding.
             beam: Number of rows per source.
+            sentences: Those that the rows are writing, ``(S, beam)``, if any memory of the decoder asks for them.
         """
-        q = self.query(self.enter(x)).view(-1, beam, self.heads, self.head_dim)
+        q = self.norm_first(self.query(self.enter(x)).view(-1, beam, self.heads, self.head_dim))
+        if self.parting is not None and sentences is not None:
+            self.parting.mark_queries(q, sentences)
         k, v = source
         found = self.weigh(q, k, v, k.shape[2], 2.0, mask if self.sees_zeros else None)
         return self.leave(x + self.output(found))
 
-    def remember(self, states: Tensor, mask: Tensor) -> Tensor:
+    def remember(self, states: Tensor, mask: Tensor, sentences: Tensor | None) -> Tensor:
         """Return keys and values ``(2, S, H, N, D)`` of encoder states ``(S, N, width)``; padding has zero values."""
         sources, length, _ = states.shape
         made = self.source(states.flatten(0, 1)).view(sources, length, 2, self.heads, self.head_dim)
         made[:, :, 0] = self.key_norm(made[:, :, 0])
+        if self.parting is not None and sentences is not None:
+            self.parting.mark_keys(made[:, :, 0], sentences)
         return self.settle(made, mask)
 
 
@@ -195,6 +209,7 @@ class OwnAttention(Looking):
         order = torch.arange(self.head_dim)
         if turned:
             order = order.view(2, -1).T.flatten()
+        self.parting = parting_of(memory, order)
         self.normed: Norm = same  # norm of queries and keys, (..., 2, H, D)
         self.gains: Tensor | None = None  # (2, D)
         self.gains_eps = 0.0
@@ -212,7 +227,7 @@ class OwnAttention(Looking):
             [rows, rows, slice(None)],
         )
 
-    def __call__(self, x: Tensor, kept: TreeKeys, layer: int, turn: Tensor | None) -> Tensor:
+    def __call__(self, x: Tensor, kept: TreeKeys, layer: int, turn: Tensor | None, sentences: Tensor | None) -> Tensor:
         """Return the stream ``(S * beam, width)`` after this sublayer, and store the keys and values of this step.
 
         Args:
@@ -220,6 +235,7 @@ class OwnAttention(Looking):
             kept: Stored keys and values of all layers.
             layer: Index of this layer.
             turn: Complex numbers ``(D / 2,)`` by which the position turns queries and keys.
+            sentences: Those that the rows are writing, ``(S, beam)``, if any memory of the decoder asks for them.
         """
         made = self.inputs(self.enter(x)).view(-1, kept.beam, 3, self.heads, self.head_dim)
         k, v = kept.tensor[layer]  # (S, H, room, D)
@@ -235,6 +251,9 @@ class OwnAttention(Looking):
                 made, k, v, kept.used - kept.beam, gains=self.gains, eps=self.gains_eps, turn=turn,
                 first=self.first if self.constant else None, folded=self.folded, sums=sums, count=kept.steps,
             )  # fmt: skip
+        if self.parting is not None and sentences is not None:
+            self.parting.mark_queries(q, sentences)
+            self.parting.mark_keys(k[:, :, kept.used - kept.beam : kept.used].transpose(1, 2), sentences)
         owned = kept.owned if kept.beam > 1 or self.sees_zeros else None
         return self.leave(x + self.output(self.weigh(q, k, v, kept.used, kept.steps, owned)))
 

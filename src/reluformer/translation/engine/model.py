@@ -9,6 +9,7 @@ from torch import Tensor
 
 from reluformer.models.positions import rotation, turns
 from reluformer.models.quantising import can_multiply_integers, float_linear, integer_linear, multiplies_bf16
+from reluformer.models.sentences import of_source
 from reluformer.translation.engine import native
 from reluformer.translation.engine.attention import OwnAttention, Reading, SourceAttention
 from reluformer.translation.engine.keys import TreeKeys
@@ -66,20 +67,23 @@ class Engine:
         """Return whether the model still has the weights that this engine was made of."""
         return self._versions == _versions(model)
 
-    def read(self, sources: list[list[int]]) -> tuple[Tensor, Tensor]:
-        """Return the states ``(S, N, width)`` of sources, and a mask ``(S, N)`` that is False at padding."""
+    def read(self, sources: list[list[int]]) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return the states ``(S, N, width)`` of sources, a mask ``(S, N)`` that is False at padding, and sentences."""
         width = max(map(len, sources))
         lengths = torch.tensor([len(x) for x in sources])
         mask = torch.arange(width) < lengths[:, None]
         # Any token will do as padding: nothing looks at it.
-        x = self.embeddings[torch.tensor([x + [0] * (width - len(x)) for x in sources]).flatten()]
+        tokens = torch.tensor([x + [0] * (width - len(x)) for x in sources])  # (S, N)
+        separator = self.config.separator("encoder_self", "cross")
+        sentences = None if separator is None else of_source(tokens, separator)
+        x = self.embeddings[tokens.flatten()]
         x = self.read_positions.add(x, 0, width)
         rotate = self.read_positions.rotation(width, self.head_dim)
         padded = not bool(mask.all())
         for attention, ffn in self.reading:
-            x = attention(x, mask, padded, rotate)
+            x = attention(x, mask, padded, rotate, sentences)
             x = x if ffn is None else ffn(x)
-        return self.read_norm(x).view(len(sources), width, -1), mask
+        return self.read_norm(x).view(len(sources), width, -1), mask, sentences
 
     def start(self, sources: list[list[int]], beam: int) -> "Decoding":
         """Read sources and return a decoding with ``beam`` hypotheses of each."""
@@ -87,15 +91,22 @@ class Engine:
 
 
 class Decoding:
-    """State of the decoder: keys and values of the sources, and of the targets so far."""
+    """State of the decoder: keys and values of the sources, and of the targets so far.
 
-    def __init__(self, engine: Engine, states: Tensor, mask: Tensor, beam: int) -> None:
+    Attributes:
+        position: Number of tokens in the targets.
+        sentences: Those that the rows are writing, ``(S, beam)``; None if no memory asks for them.
+    """
+
+    def __init__(self, engine: Engine, states: Tensor, mask: Tensor, sentences: Tensor | None, beam: int) -> None:
         self.engine, self.beam, self.position = engine, beam, 0
         summed = any(own.settings.centred for own, _, _ in engine.writing)
         shape = len(engine.writing), len(states), beam, engine.heads, engine.head_dim
         self.own = TreeKeys(*shape, engine.kept, summed)
         # For each layer (2, S, H, N, D).
-        self.source = [x.remember(states, mask) for _, x, _ in engine.writing]
+        self.source = [x.remember(states, mask, sentences) for _, x, _ in engine.writing]
+        self.separator = engine.config.separator("decoder_self")
+        self.sentences = None if self.separator is None else torch.zeros(len(states), beam, dtype=torch.long)
         self.mask = None if bool(mask.all()) else mask[:, None].to(engine.kept)  # (S, 1, N)
 
     def step(self, tokens: Tensor) -> Tensor:
@@ -106,19 +117,23 @@ class Decoding:
         turn = engine.write_positions.turn(self.position, engine.head_dim)
         self.position += 1
         self.own.begin_step()
+        if self.sentences is not None:
+            self.sentences = self.sentences + (tokens == self.separator).view_as(self.sentences)
         for layer, (own, cross, ffn) in enumerate(engine.writing):
-            x = own(x, self.own, layer, turn)
-            x = cross(x, self.source[layer], self.mask, self.beam)
+            x = own(x, self.own, layer, turn, self.sentences)
+            x = cross(x, self.source[layer], self.mask, self.beam, self.sentences)
             x = x if ffn is None else ffn(x)
         return engine.head(engine.write_norm(x))
 
     def reorder(self, rows: Tensor) -> None:
         """Let every hypothesis continue from the present row given in ``rows (S * beam,)``."""
         self.own.reorder(rows)
+        self.sentences = None if self.sentences is None else self.sentences.flatten()[rows].view_as(self.sentences)
 
     def keep(self, sources: Tensor) -> None:
         """Continue with some of the sources only."""
         self.own.keep(sources)
+        self.sentences = None if self.sentences is None else self.sentences[sources]
         self.source = [x.index_select(1, sources) for x in self.source]
         self.mask = None if self.mask is None else self.mask.index_select(0, sources)
 

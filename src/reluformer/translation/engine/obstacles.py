@@ -43,7 +43,7 @@ def _unlike_attention(name: str, settings: MemorySettings) -> str | None:
     """Return the setting of an attention that the classes in attention.py cannot compute, or None."""
     if settings.activation not in (*FUSED, "softmax"):
         return f"{name}.activation {settings.activation}"
-    plain, taken = SOFTMAX_ATTENTION, ["query_key_norm"]
+    plain, taken = SOFTMAX_ATTENTION, ["query_key_norm", "sentence_bias"]
     if settings.activation != "softmax":
         plain, taken = MemorySettings(), [*taken, "activation", "alpha", "gamma", "bias", "centred", "constant_channel"]
         if (settings.centred or settings.constant_channel) and settings.norm == "mass":
