@@ -8,6 +8,7 @@ from transformers.modeling_outputs import BaseModelOutput
 from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
 from reluformer.models.sentences import of_source, of_target
 from reluformer.models.stepping import StepCache
+from reluformer.report import attention_maps
 from reluformer.translation.engine import Engine, Stepper, beam_search, greedy_search, obstacle
 from tests.models.test_stepping import assert_same, record
 
@@ -116,6 +117,14 @@ def test_gradients_reach_the_loss_of_every_head():
     biases = [x for name, x in model.named_parameters() if "sentence_bias" in name]
     assert len(biases) == 2 + 2 * 2
     assert all(x.grad is not None and bool(x.grad.any()) for x in biases)
+
+
+def test_maps_show_what_is_left_of_other_sentences():
+    for bias, visible in ((0.0, True), (1e3, False)):
+        batch = {"input_ids": SOURCE[:1, :9], "decoder_input_ids": TARGET[:1]}
+        (drawn,) = attention_maps(make(bias=bias), batch, ["decoder.cross_attention:1:2"])
+        other = of_target(TARGET[:1], SEP)[0][:, None] != of_source(SOURCE[:1, :9], SEP)[0]
+        assert bool((torch.as_tensor(drawn.weights)[other] > 0).any()) is visible
 
 
 def test_survives_saving(tmp_path):
