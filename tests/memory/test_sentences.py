@@ -126,7 +126,7 @@ def test_what_it_needs():
     for options in ({}, {"context": x, "sentences": SENTENCES}):
         with pytest.raises(ValueError, match="sentences, and context_sentences of a context, must be given"):
             attention(x, **options)
-    with pytest.raises(ValueError, match="sentence_bias takes heads of 8 channels or more, got 4"):
+    with pytest.raises(ValueError, match="sentence_bias must be None unless heads have 8 channels, got 4"):
         Attention(16, 4, MemorySettings(sentence_bias=1.0))
     with pytest.raises(ValueError, match=r"sentence_bias must be None or a number, got 'far'"):
         MemorySettings(sentence_bias="far")

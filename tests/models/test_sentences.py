@@ -148,7 +148,7 @@ def test_the_source_s_sentences_come_from_its_tokens_or_with_its_states():
     expected = model(SOURCE, decoder_input_ids=TARGET).logits
     plain = BaseModelOutput(last_hidden_state=read.last_hidden_state)
     assert torch.equal(model(SOURCE, encoder_outputs=plain, decoder_input_ids=TARGET).logits, expected)
-    with pytest.raises(ValueError, match="context_sentences of a context, must be given"):
+    with pytest.raises(ValueError, match="encoder_outputs must be the output of this model's encoder"):
         model(encoder_outputs=plain, decoder_input_ids=TARGET)
     with pytest.raises(ValueError, match="input_ids must be given to a model with a sentence_bias"):
         model(inputs_embeds=torch.randn(2, 5, 64), decoder_input_ids=TARGET)
@@ -156,11 +156,21 @@ def test_the_source_s_sentences_come_from_its_tokens_or_with_its_states():
         model(SOURCE, decoder_inputs_embeds=torch.randn(2, 5, 64))
 
 
+def test_a_cache_whose_keys_are_elsewhere_is_refused():
+    past = EncoderDecoderCache(DynamicCache(), DynamicCache())
+    past.self_attention_cache.offloading = True
+    with pytest.raises(ValueError, match="past_key_values must not be offloaded"):
+        make()(SOURCE, decoder_input_ids=TARGET, past_key_values=past)
+
+
 def test_settings():
     with pytest.raises(ValueError, match=r"decoder_self\.sentence_bias must be a number beside that of cross"):
         ReLUFormerConfig.preset("reluformer-tiny", cross={"sentence_bias": 1.0})
-    with pytest.raises(ValueError, match="sep_token_id must be the token between sentences"):
-        ReLUFormerConfig.preset("reluformer-tiny", encoder_self={"sentence_bias": 1.0}, sep_token_id=None)
+    for separator in (None, -1, 40, "<sep>"):
+        with pytest.raises(ValueError, match=r"sep_token_id must be a token below 40 beside encoder_self\."):
+            ReLUFormerConfig(vocab_size=VOCAB, encoder_self={"sentence_bias": 1.0}, sep_token_id=separator)
+    with pytest.raises(ValueError, match=r"encoder_self\.sentence_bias must be None unless .* 8 channels, got 4"):
+        ReLUFormerConfig(d_model=16, heads=4, encoder_self={"sentence_bias": 1.0})
     only = {site: {"sentence_bias": None} for site in ("decoder_self", "cross")}
     model = make(**only)
     assert model(SOURCE, decoder_input_ids=TARGET).logits.shape == (2, 7, VOCAB)

@@ -16,7 +16,7 @@ from reluformer.memory.norms import RMSNorm, output_norm
 from reluformer.memory.persistent import PersistentMemory
 from reluformer.memory.projections import project
 from reluformer.memory.scale import Gamma
-from reluformer.memory.sentences import LEAST, of_keys, of_queries
+from reluformer.memory.sentences import FEWEST, of_keys, of_queries
 from reluformer.memory.settings import SOFTMAX_ATTENTION, MemorySettings
 from reluformer.memory.shift import TokenShift
 from reluformer.ops import AttentionStats
@@ -79,8 +79,8 @@ class Attention(nn.Module):
         self.gamma = Gamma(settings, heads)
         start = None if settings.activation in NORMALISED else settings.bias  # a constant in all scores cancels there
         self.bias = None if start is None else nn.Parameter(torch.full((heads,), float(start)))
-        if settings.sentence_bias is not None and self.head_dim < 2 * LEAST:
-            raise ValueError(f"sentence_bias takes heads of {2 * LEAST} channels or more, got {self.head_dim}")
+        if settings.sentence_bias is not None and self.head_dim < FEWEST:
+            raise ValueError(f"sentence_bias must be None unless heads have {FEWEST} channels, got {self.head_dim}")
         start = settings.sentence_bias
         self.sentence_bias = None if start is None else nn.Parameter(torch.full((heads,), float(start)))
         self.norm = output_norm(settings, width, heads)
@@ -149,7 +149,7 @@ class Attention(nn.Module):
         else:
             out, stats = self._look_up(call, return_stats=return_stats, stats_batch=stats_batch)
         if call.apart is not None:
-            out = out + by_sequence(look_up(call.apart)[0], queries)
+            out = out + by_sequence(look_up(call.apart)[0], call.q)
         out = out.transpose(1, 2).flatten(2)  # (B, N, width)
         out = out if self.norm is None else self.norm(out)
         if self.gate is not None:

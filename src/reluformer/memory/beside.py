@@ -58,12 +58,12 @@ def beside_slots(
     by_mass = call.settings.norm == "mass"
     measured = return_stats or ("mass_entropy" if by_mass and not call.counted else False)
     own, shared = _parts(call)
-    b = call.q.shape[0]
+    q = call.q
     if few and not measured:
-        out, stats = few_rows(own, None) + by_sequence(few_rows(shared, None), b), None
+        out, stats = few_rows(own, None) + by_sequence(few_rows(shared, None), q), None
     else:
         (first, its_stats), (rest, other_stats) = (fused_attention(x, measured, None, backend) for x in (own, shared))
-        out, stats = first + by_sequence(rest, b), _added(its_stats, other_stats, b)
+        out, stats = first + by_sequence(rest, q), _added(its_stats, other_stats, q)
     if by_mass:
         mass = stats.mass if stats is not None and not call.counted else out[..., 0].to(wide_dtype(call))
         out = over_mass(out, mass)
@@ -87,11 +87,11 @@ def _parts(call: Lookup) -> tuple[Lookup, Lookup]:
     )
 
 
-def _added(own: AttentionStats | None, shared: AttentionStats | None, b: int) -> AttentionStats | None:
+def _added(own: AttentionStats | None, shared: AttentionStats | None, q: Tensor) -> AttentionStats | None:
     """Statistics of rows over the keys of both lookups together."""
     if own is None or shared is None:
         return None
-    mass, entropy, active = (by_sequence(x, b) if x.dim() > 1 else x for x in shared)
+    mass, entropy, active = (by_sequence(x, q) if x.dim() > 1 else x for x in shared)
     total = own.mass + mass
     r_log_r = _r_log_r(own.mass, own.entropy) + _r_log_r(mass, entropy)
     return AttentionStats(total, entropy_from_sums(total, r_log_r), own.active + active)
@@ -127,7 +127,7 @@ def _softmax(call: Lookup) -> Tensor:
     values = torch.cat([values[:, :-1], sequence], dim=1)
     grouped = q.shape[1] != keys.shape[0]
     found = F.scaled_dot_product_attention(together(q), keys[None], values[None], scale=scale, enable_gqa=grouped)
-    found = by_sequence(found, len(q))  # (B, H, N, D + ROOM)
+    found = by_sequence(found, q)  # (B, H, N, D + ROOM)
     return found[..., :d] + found[..., d : d + 1] * own
 
 

@@ -105,9 +105,9 @@ def together(q: Tensor) -> Tensor:
     return q.transpose(1, 2).flatten(0, 1).transpose(0, 1)[None]
 
 
-def by_sequence(x: Tensor, b: int) -> Tensor:
-    """Rows ``(1, H, B * N, ...)`` of all queries together, sequence by sequence again: ``(B, H, N, ...)``."""
-    return x[0].reshape(x.shape[1], b, -1, *x.shape[3:]).transpose(0, 1)
+def by_sequence(x: Tensor, q: Tensor) -> Tensor:
+    """Rows ``(1, H, B * N, ...)`` of all queries together, sequence by sequence as in ``q``: ``(B, H, N, ...)``."""
+    return x[0].reshape(x.shape[1], q.shape[0], q.shape[2], *x.shape[3:]).transpose(0, 1)
 
 
 def with_slots(mask: Tensor | None, m: int, slots: int) -> Tensor | None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 LEAST = 4  # reserved channels,
 SHARE = 8  # or one in so many if those are more
+FEWEST = 2 * LEAST  # channels of a head, half of which may be reserved
 
 
 def channels(head_dim: int) -> tuple[slice, slice]:

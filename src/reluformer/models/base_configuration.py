@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Self
 
 from transformers import PreTrainedConfig
 
+from reluformer.memory.feedforward import PARTS_OF_ATTENTION
 from reluformer.memory.regulariser import Regulariser
 from reluformer.memory.settings import MemorySettings
 
@@ -78,9 +79,7 @@ class MemoryConfig(PreTrainedConfig):
             raise ValueError(f"heads must divide d_model = {self.d_model}, got {self.heads}")
         if self.heads % (self.key_heads or 1):
             raise ValueError(f"key_heads must divide heads = {self.heads}, got {self.key_heads}")
-        if self.ffn and self.ffn["query_key_norm"]:
-            raise ValueError("ffn.query_key_norm must be False: an FFN has neither queries nor keys to norm, got True")
-        for name in ("centred", "constant_channel", "sentence_bias", "slot_activation", "output_gate"):
+        for name in PARTS_OF_ATTENTION:
             if self.ffn and (value := self.ffn[name]) != (usual := getattr(MemorySettings, name)):
                 raise ValueError(f"ffn.{name} must be {usual}: it is a part of attention, got {value!r}")
         for site in self.defaults:

@@ -2,6 +2,7 @@
 
 from typing import Any, ClassVar
 
+from reluformer.memory.sentences import FEWEST
 from reluformer.memory.settings import POWER_ATTENTION, SOFTMAX_ATTENTION, MemorySettings
 from reluformer.models.base_configuration import MemoryConfig, at_least, one_of
 
@@ -86,8 +87,15 @@ class ReLUFormerConfig(MemoryConfig):
         if self.position_shift and self.positions != "sinusoidal":
             raise ValueError(f"position_shift must be 0 unless positions are sinusoidal, got {self.position_shift!r}")
         biases = {site: getattr(self, site)["sentence_bias"] for site in self.parted}
-        if self.sep_token_id is None and any(bias is not None for bias in biases.values()):
-            raise ValueError("sep_token_id must be the token between sentences beside a sentence_bias, got None")
+        parted = [f"{site}.sentence_bias" for site, bias in biases.items() if bias is not None]
+        if parted and (type(self.sep_token_id) is not int or not 0 <= self.sep_token_id < self.vocab_size):
+            raise ValueError(
+                f"sep_token_id must be a token below {self.vocab_size} beside {parted[0]}, got {self.sep_token_id!r}"
+            )
+        if parted and self.d_model // self.heads < FEWEST:
+            raise ValueError(
+                f"{parted[0]} must be None unless heads have {FEWEST} channels, got {self.d_model // self.heads}"
+            )
         if biases["cross"] is not None and biases["decoder_self"] is None:
             raise ValueError(
                 "decoder_self.sentence_bias must be a number beside that of cross, which finds the sentence that is "

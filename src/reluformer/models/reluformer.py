@@ -218,6 +218,12 @@ class ReLUFormerModel(ReLUFormerPreTrainedModel):
         separator = self.config.separator("cross")
         if sentences is None and separator is not None and input_ids is not None:
             sentences = of_source(input_ids, separator)
+        read = past_key_values is not None and any(getattr(past_key_values, "is_updated", {}).values())
+        if sentences is None and separator is not None and not read:
+            raise ValueError(
+                "encoder_outputs must be the output of this model's encoder, which has the sentences, or input_ids be "
+                f"given, to a cross.sentence_bias, got {type(encoder_outputs).__name__} without"
+            )
         target = decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids
         sources = encoder_outputs.last_hidden_state.shape[0]
         if target is not None and past_key_values is None and target.shape[0] != sources:

@@ -33,6 +33,8 @@ def of_target(ids: Tensor, separator: int, cache: Any = None) -> Tensor:
 
 def _last_keys(cache: Any) -> Tensor | None:
     """Keys ``(B, H, 1, D)`` of the last token in a cache, or None if there is none."""
+    if getattr(cache, "offloading", False):
+        raise ValueError("past_key_values must not be offloaded: a sentence_bias reads the keys of the step before")
     keys = cache.layers[0].keys if cache.layers else None
     past = cache.get_seq_length()
     if keys is None or (isinstance(past, int) and past == 0):

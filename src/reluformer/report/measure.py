@@ -26,7 +26,8 @@ def memory_report(
     ``query_mask`` or else from the ``attention_mask`` of the batch, if it has the same shape (for a decoder beside an
     encoder, by their names: ``decoder_attention_mask``, or ``labels`` of -100). A
     :class:`~reluformer.memory.KeyValueMemory` follows the attention before it. A memory that is called more than once
-    is measured over all its calls.
+    is measured over all its calls. Slots of an attention that are a memory of their own are a site of their own; only
+    the variance and the anisotropy of the output there are those of the whole attention.
 
     Args:
         model: Model that holds the memories, anywhere in it.
@@ -53,7 +54,7 @@ class _Site:
     def __init__(self, seen: Seen) -> None:
         self.place = seen.place
         self.kind = "attention" if isinstance(seen.memory, Attention) and not seen.slots else "key-value"
-        self.activation = (seen.lookup or seen.memory).settings.activation
+        self.activation = (seen.memory if seen.lookup is None else seen.lookup).settings.activation
         self.rows = _Rows(seen.memory.heads if isinstance(seen.memory, Attention) else 1, seen.x.device)
         self.stream, self.output = _Vectors(seen.stream), _Vectors(seen.out)
 

@@ -130,7 +130,10 @@ def look_into(model: Any, batch: dict[str, Any]) -> MemoryReport:
 
 
 def memory_numbers(report: MemoryReport) -> dict[str, float | None]:
-    """Reduce a report to a few numbers: of attention without a prefix, self-attention ``self_``, and FFN ``ffn_``."""
+    """Reduce a report to a few numbers: of attention without a prefix, self-attention ``self_``, and the rest ``ffn_``.
+
+    That is the FFN, and slots of attention that are a memory of their own.
+    """
     result: dict[str, float | None] = {}
     attention = [site for site in report.sites if site.kind == "attention"]
     parts = {

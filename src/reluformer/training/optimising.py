@@ -29,14 +29,16 @@ class ParameterKinds:
     @classmethod
     def of(cls, model: nn.Module) -> "ParameterKinds":
         """Collect the names from a model."""
-        kinds = [(Gamma, "log_gamma"), (Attention, "bias"), (Attention, "sentence_bias")]
+        kinds: list[tuple[type[nn.Module], tuple[str, ...]]] = [
+            (Gamma, ("log_gamma",)), (Attention, ("bias", "sentence_bias")),
+        ]  # fmt: skip
         parameters = dict(model.named_parameters())
-        gammas, biases, of_sentences = (
-            frozenset(f"{name}.{of}" for name, module in model.named_modules() if isinstance(module, kind))
+        gammas, biases = (
+            frozenset(f"{name}.{x}" for name, module in model.named_modules() if isinstance(module, kind) for x in own)
             & parameters.keys()
-            for kind, of in kinds
+            for kind, own in kinds
         )
-        return cls(frozenset(name for name, x in parameters.items() if x.ndim > 1), gammas, biases | of_sentences)
+        return cls(frozenset(name for name, x in parameters.items() if x.ndim > 1), gammas, biases)
 
     def groups(self, model: nn.Module, optimiser: Optimiser) -> list[dict[str, Any]]:
         """Return parameter groups for an optimiser, first the one with the recipe's learning rate and weight decay."""

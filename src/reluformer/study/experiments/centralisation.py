@@ -20,7 +20,7 @@ def arms(scale: Scale) -> list[Arm]:
 
 
 def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
-    """Return the measures of the memory that has the slots: the FFN, or self-attention where that has them instead.
+    """Return the measures of the memory that has the slots: the FFN or slots apart, else self-attention.
 
     They are read from the cell of ``slots`` if it is done, which does not need its model.
     """
@@ -51,6 +51,7 @@ EXPERIMENT = Experiment(
             ("puts more into the top 0.2 % than ReLU", "top", "above 85 % with softmax"),
             ("is more anisotropic than ReLU", "anisotropy", "higher with softmax"),
         )
+        if metric == "top" or place != slots.APART  # whose output is in one with that of the sequence
     ),
     plots=(
         Plot("Share of the top 0.2 % of slots", "top", "slots", "share of the mass", log_x=True),

@@ -67,7 +67,9 @@ def models_of(scale: Scale) -> dict[str, dict[str, Any]]:
 
 
 def twin_of(name: str) -> str:
-    """Return the name of the Transformer from which a model differs in the activation alone."""
+    """Return the name of the Transformer from which a model differs in the activation alone, or in one part of it."""
+    if name == f"{TWIN}{PARTED}":
+        return TWIN
     return (NORMED_TWIN if name.startswith(EIGHTH) else TWIN) + (PARTED if name.endswith(PARTED) else "")
 
 
