@@ -105,7 +105,7 @@ def test_a_loss_beyond_float16_is_as_large_as_can_be(loss):
     q = of_queries(torch.zeros(1, 1, 3, 64, dtype=torch.float16), sentences, torch.tensor([loss]), 64**-0.5).double()
     k = of_keys(torch.zeros(1, 1, 3, 64, dtype=torch.float16), sentences).double()
     most = math.copysign(torch.finfo(torch.float16).max, -loss)
-    assert torch.equal((q @ k.mT)[0, 0], most * (sentences.T != sentences).double())
+    assert torch.equal((q @ k.mT)[0, 0], most * (sentences != sentences.T).double())
 
 
 def test_keys_know_their_sentence():
