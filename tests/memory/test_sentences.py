@@ -108,6 +108,13 @@ def test_a_loss_beyond_float16_is_as_large_as_can_be(loss):
     assert torch.equal((q @ k.mT)[0, 0], most * (sentences != sentences.T).double())
 
 
+def test_the_loss_may_have_another_dtype_than_queries():
+    """As in a model in bfloat16 under autocast, whose norms of queries are in float32."""
+    loss = torch.tensor([2.0], dtype=torch.bfloat16)
+    q = of_queries(torch.zeros(1, 1, 1, 64), torch.tensor([[0]]), loss, 64**-0.5)
+    assert q.unique().tolist() == [-16, 0]
+
+
 def test_keys_know_their_sentence():
     keys = of_keys(torch.randn(2, 3, 11, 64), CONTEXT + 9)
     assert torch.equal(sentence_of(keys), (CONTEXT + 9) % 8)

@@ -42,7 +42,7 @@ def of_queries(q: Tensor, sentences: Tensor, loss: Tensor, scale: float) -> Tens
     """Queries ``(B, H, N, D)`` of these sentences ``(B, N)``, whose scores with keys of others lose ``loss (H,)``."""
     others = ~code(sentences, q.shape[-1])[:, None]  # (B, 1, N, count)
     most = torch.finfo(q.dtype).max  # float16 has no more than 65504, and what is infinite would be NaN times 0
-    return _with_reserved(q, others * (-loss / scale).clamp(-most, most).to(q.dtype)[:, None, None])
+    return _with_reserved(q, others * (-loss / scale).to(q.dtype).clamp(-most, most)[:, None, None])
 
 
 def sentence_of(k: Tensor) -> Tensor:
