@@ -58,6 +58,13 @@ def test_a_model_with_softmax_is_refused(monkeypatch: pytest.MonkeyPatch, tokeni
         Demonstration.of(tmp_path)
 
 
+def test_slots_of_attention_with_softmax_are_refused(monkeypatch: pytest.MonkeyPatch, tokenizer, tmp_path) -> None:
+    model = tiny_model(encoder_self={"slots": 4, "slot_activation": "softmax"})
+    monkeypatch.setattr(Translator, "load", lambda folder: Translator(model, tokenizer, length=64))
+    with pytest.raises(DataError, match=r"ReLU in every memory, encoder.self_attention.slots has softmax"):
+        Demonstration.of(tmp_path)
+
+
 def test_a_model_without_memories_is_refused(monkeypatch: pytest.MonkeyPatch, tokenizer, tmp_path) -> None:
     monkeypatch.setattr(Translator, "load", lambda folder: Translator(Copier(), tokenizer, length=64))
     with pytest.raises(DataError, match=r"cannot be shown: model must hold an Attention"):

@@ -269,6 +269,18 @@ def test_a_power_over_its_mass_does_not_overflow(n, activation, power):
     torch.testing.assert_close(out.double(), weights @ half[2].double(), atol=5e-3, rtol=5e-3)
 
 
+@pytest.mark.parametrize("backend", ["reference", "triton"])
+def test_a_power_that_nothing_divides_does_not_overflow(backend):
+    """As in slots apart, whose values make up for it. Scores of 5 to the eighth are more than float16 can hold."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(3, 1, 2, 40, 16) * torch.tensor([1.5, 1, 1e-3]).view(3, 1, 1, 1, 1)).half()
+    settings = MemorySettings("relu_eighth", alpha=0.0, gamma="none")
+    out, _ = lookup(q, k, v, settings, backend=backend)
+    weights = weights_of(q.double(), k.double(), settings)
+    assert weights.max() > torch.finfo(torch.float16).max
+    torch.testing.assert_close(out.double(), weights @ v.double(), atol=5e-3, rtol=5e-3)
+
+
 @pytest.mark.parametrize("activation", ["relu", "relu_squared", "relu_fourth", "relu_eighth"])
 @pytest.mark.parametrize("training", [False, True], ids=["a step", "all rows"])
 def test_small_scores_over_their_mass_are_a_distribution_whatever_is_padded(activation, training):

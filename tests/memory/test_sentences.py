@@ -1,5 +1,7 @@
 """The sentence bias: what it says about scores, whatever computes it."""
 
+import math
+
 import pytest
 import torch
 
@@ -94,6 +96,23 @@ def test_the_loss_is_exact_in_every_dtype(dtype):
     for head in range(2):
         assert lost[head][same].unique().tolist() == [0]
         assert lost[head][~same].unique().tolist() == pytest.approx([loss[head].item()], rel=torch.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("loss", [1e5, -1e5])
+def test_a_loss_beyond_float16_is_as_large_as_can_be(loss):
+    """Infinite, it would make NaN of the keys that lose nothing."""
+    sentences = torch.tensor([[0, 0, 1]])
+    q = of_queries(torch.zeros(1, 1, 3, 64, dtype=torch.float16), sentences, torch.tensor([loss]), 64**-0.5).double()
+    k = of_keys(torch.zeros(1, 1, 3, 64, dtype=torch.float16), sentences).double()
+    most = math.copysign(torch.finfo(torch.float16).max, -loss)
+    assert torch.equal((q @ k.mT)[0, 0], most * (sentences != sentences.T).double())
+
+
+def test_the_loss_may_have_another_dtype_than_queries():
+    """As in a model in bfloat16 under autocast, whose norms of queries are in float32."""
+    loss = torch.tensor([2.0], dtype=torch.bfloat16)
+    q = of_queries(torch.zeros(1, 1, 1, 64), torch.tensor([[0]]), loss, 64**-0.5)
+    assert q.unique().tolist() == [-16, 0]
 
 
 def test_keys_know_their_sentence():

@@ -148,8 +148,10 @@ def test_the_source_s_sentences_come_from_its_tokens_or_with_its_states():
     expected = model(SOURCE, decoder_input_ids=TARGET).logits
     plain = BaseModelOutput(last_hidden_state=read.last_hidden_state)
     assert torch.equal(model(SOURCE, encoder_outputs=plain, decoder_input_ids=TARGET).logits, expected)
-    with pytest.raises(ValueError, match="encoder_outputs must be the output of this model's encoder"):
-        model(encoder_outputs=plain, decoder_input_ids=TARGET)
+    for given in (plain, tuple(plain.values())):
+        expected = rf"encoder_outputs must be the output of this model's encoder.*got {type(given).__name__} without"
+        with pytest.raises(ValueError, match=expected):
+            model(encoder_outputs=given, decoder_input_ids=TARGET)
     with pytest.raises(ValueError, match="input_ids must be given to a model with a sentence_bias"):
         model(inputs_embeds=torch.randn(2, 5, 64), decoder_input_ids=TARGET)
     with pytest.raises(ValueError, match="decoder_input_ids must be given to a model with a sentence_bias"):

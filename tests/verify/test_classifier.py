@@ -106,6 +106,8 @@ def test_training_depends_on_its_seed_alone() -> None:
         ({"attention": {"activation": "gelu"}}, "bounds need activation to be one of"),
         ({"ffn": {"norm": "layer"}}, "bounds need norm to be none or mass"),
         ({"attention": {"fast": True}}, "attention.fast is no memory setting"),
+        ({"attention": {"sentence_bias": 1.0}}, "bounds need sentence_bias = None, got 1.0"),
+        ({"attention": {"slots": 2, "slot_activation": "relu"}}, "bounds need slot_activation = None, got relu"),
     ],
 )
 def test_wrong_configuration_is_refused(fields: dict[str, object], words: str) -> None:

@@ -127,9 +127,11 @@ def _settings(folder: Path, translator: Translator) -> MemorySettings:
     except ValueError as error:
         raise DataError(f"{folder} cannot be shown: {error}") from None
     for memory, place in memories.items():
-        if memory.settings.activation not in FUSED:
-            found = f"{place.site} has {memory.settings.activation}"
-            raise DataError(f"{folder} cannot be shown: takes a model with ReLU in every memory, {found}")
+        settings = memory.settings
+        for site, activation in ((place.site, settings.activation), (place.slots.site, settings.slot_activation)):
+            if activation not in (None, *FUSED):
+                found = f"{site} has {activation}"
+                raise DataError(f"{folder} cannot be shown: takes a model with ReLU in every memory, {found}")
     return next(memory.settings for memory, place in memories.items() if "cross" in place.site)
 
 

@@ -59,9 +59,6 @@ def attention_bounds(
     check_bounded(settings)
     if attention.softmax_share is not None:
         raise ValueError("bounds need a memory as it is after training, got softmax_share")
-    for name, neutral in PLAIN.items():
-        if getattr(settings, name) != neutral:
-            raise ValueError(f"bounds need {name} = {neutral}, got {getattr(settings, name)}")
     source = x if context is None else context
     groups = attention.heads // attention.key_heads
     q = _split(linear_bounds(attention.query, x), attention.heads)  # (B, H, N, D)
@@ -121,6 +118,9 @@ def check_bounded(settings: MemorySettings) -> None:
         raise ValueError(f"bounds need activation to be one of {', '.join(BOUNDED)}, got {settings.activation!r}")
     if settings.norm not in ("none", "mass"):
         raise ValueError(f"bounds need norm to be none or mass, got {settings.norm!r}")
+    for name, neutral in PLAIN.items():
+        if getattr(settings, name) != neutral:
+            raise ValueError(f"bounds need {name} = {neutral}, got {getattr(settings, name)}")
 
 
 def _weighted(

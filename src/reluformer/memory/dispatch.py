@@ -17,6 +17,7 @@ from reluformer.ops import AttentionStats
 from reluformer.ops.attention import Backend, ReturnStats
 
 MOST_IN_HALF = 4  # highest power over its mass that float16 has the range for, provided that sums are kept small
+UNDIVIDED_IN_HALF = 2  # highest power that float16 has the range for if nothing divides it, as in slots apart
 FEW = 16  # most queries of a decoding step, such as the beams that look into one source
 
 
@@ -68,7 +69,9 @@ def _most_in_half(call: Lookup, few: bool) -> int:
     """Highest power that float16 has the range for: kernels divide before they round, ``few_rows`` does not."""
     if few:
         return 1
-    return MOST_IN_HALF if call.settings.norm == "mass" else max(FUSED.values())
+    if call.settings.norm == "mass":
+        return MOST_IN_HALF
+    return UNDIVIDED_IN_HALF if call.gamma is None and call.settings.alpha == 0 else max(FUSED.values())
 
 
 def _in_float32(call: Lookup) -> Lookup:

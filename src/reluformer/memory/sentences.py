@@ -41,7 +41,8 @@ def of_keys(k: Tensor, sentences: Tensor | None) -> Tensor:
 def of_queries(q: Tensor, sentences: Tensor, loss: Tensor, scale: float) -> Tensor:
     """Queries ``(B, H, N, D)`` of these sentences ``(B, N)``, whose scores with keys of others lose ``loss (H,)``."""
     others = ~code(sentences, q.shape[-1])[:, None]  # (B, 1, N, count)
-    return _with_reserved(q, others * (-loss / scale).to(q.dtype)[:, None, None])
+    most = torch.finfo(q.dtype).max  # float16 has no more than 65504, and what is infinite would be NaN times 0
+    return _with_reserved(q, others * (-loss / scale).to(q.dtype).clamp(-most, most)[:, None, None])
 
 
 def sentence_of(k: Tensor) -> Tensor:

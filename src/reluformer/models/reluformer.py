@@ -203,6 +203,7 @@ class ReLUFormerModel(ReLUFormerPreTrainedModel):
         # One shift for source and target, which keeps them aligned; so none where the source has been read already.
         if self.training and self.config.position_shift and fresh:
             shift = torch.randint(self.config.position_shift + 1, (), device=self.device)
+        read_before = encoder_outputs
         if encoder_outputs is None:
             encoder_outputs = self.encoder(
                 input_ids,
@@ -222,7 +223,7 @@ class ReLUFormerModel(ReLUFormerPreTrainedModel):
         if sentences is None and separator is not None and not read:
             raise ValueError(
                 "encoder_outputs must be the output of this model's encoder, which has the sentences, or input_ids be "
-                f"given, to a cross.sentence_bias, got {type(encoder_outputs).__name__} without"
+                f"given, to a cross.sentence_bias, got {type(read_before).__name__} without"
             )
         target = decoder_inputs_embeds if decoder_input_ids is None else decoder_input_ids
         sources = encoder_outputs.last_hidden_state.shape[0]
