@@ -132,6 +132,8 @@ def test_format_of() -> None:
     assert format_of(Path("a.txt"), "markdown") == format_of(Path("a.csv"), "md") == "markdown"
     with pytest.raises(DataError, match=r"^a\.csv\.gz: what gives a \.csv file its form would be lost"):
         format_of(Path("a.csv.gz"), "auto")
+    with pytest.raises(DataError, match=r"^a\.tmx: what gives a \.tmx file its form would be lost"):
+        format_of(Path("a.tmx"), "auto")  # XML, which reluformer data reads
     with pytest.raises(DataError, match="format takes auto, text, markdown, jsonl, got 'html'"):
         format_of(None, "html")
 

@@ -25,7 +25,7 @@ MARKDOWN = (".md", ".markdown", ".mdown", ".mkd", ".qmd", ".rmd")
 # Text whose structure would not survive a translation of its lines: columns, tags, keys, times.
 STRUCTURED = (
     ".csv", ".tsv", ".json", ".xml", ".html", ".htm", ".yaml", ".yml", ".toml", ".ini", ".po", ".srt", ".vtt", ".tex",
-    ".rst", ".rtf", ".ipynb", ".py",
+    ".rst", ".rtf", ".ipynb", ".py", ".tmx",
 )  # fmt: skip
 
 
