@@ -23,7 +23,8 @@ class Clock(TrainerCallback):
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Restore the points up to the checkpoint."""
         self.points = [point for point in read_json(self.path) or [] if point["step"] <= state.global_step]
-        self.seconds = self.points[-1]["seconds"] if self.points else 0.0
+        timed = [entry["seconds"] for entry in (*self.points, *state.log_history) if "seconds" in entry]
+        self.seconds = max(timed, default=0.0)
         self.mark = time.monotonic()
 
     def on_log(
@@ -33,6 +34,7 @@ class Clock(TrainerCallback):
         if logs and "loss" in logs:
             now = time.monotonic()
             self.seconds, self.mark = self.seconds + now - self.mark, now
+            state.log_history[-1]["seconds"] = self.seconds  # is in the checkpoint of a run that is stopped here
 
     def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **more: Any) -> None:
         """Add a point."""
