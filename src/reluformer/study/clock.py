@@ -1,11 +1,11 @@
 """The curve of a run over training time, which excludes validation and writing; its speed and its memory."""
 
-import itertools
 import json
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
@@ -88,8 +88,4 @@ def nll_at(curve: list[dict[str, float]], step: float) -> float | None:
     """
     if not curve or step < curve[0]["step"]:
         return None
-    for before, after in itertools.pairwise(curve):
-        if before["step"] <= step < after["step"]:
-            share = (step - before["step"]) / (after["step"] - before["step"])
-            return before["nll"] + share * (after["nll"] - before["nll"])
-    return curve[-1]["nll"]
+    return float(np.interp(step, [point["step"] for point in curve], [point["nll"] for point in curve]))
