@@ -10,6 +10,7 @@ from reluformer.study.bench import Bench
 from reluformer.study.cells import FULL, Cell, grid
 from reluformer.study.experiment import Arm, Experiment
 from reluformer.study.runner import TimeIsUp, Todo, _Worker, run_cells, share_of
+from reluformer.study.worker import STOPPED
 
 
 def test_processes_share_the_cells(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +76,24 @@ def test_an_error_ends_a_study_that_has_no_end_in_time(
     monkeypatch.setattr(_Worker, "work", fail)
     with pytest.raises(TimeoutError, match="disk"):
         run_cells(grid(made, "e.py", bench.scale, bench.corpus, 1, tmp_path), 1, tmp_path)
+
+
+def test_a_process_that_somebody_else_stops_ends_the_study(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would end as if it had run all cells."""
+
+    def running(self: _Worker) -> "subprocess.Popen[str]":
+        command, pipes = ["sh", "-c", f"exit {STOPPED}"], {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = subprocess.Popen(command, text=True, **pipes)
+        return self.process
+
+    monkeypatch.setattr(_Worker, "_running", running)
+    made = Experiment("e", "E", "?", lambda scale: [Arm("a", {})], None, ())  # type: ignore[arg-type]
+    cells = grid(made, "e.py", bench.scale, bench.corpus, 2, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run_cells(cells, 1, tmp_path)
+    assert not any(cell.record() for cell in cells)  # none has failed
 
 
 def test_a_process_with_nothing_left_to_do_ends_and_leaves_the_gpu_to_others(tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ def run_cells(
 
     Raises:
         TimeIsUp: Cells that were running have written checkpoints.
+        KeyboardInterrupt: So they have where this process, or one of those that run cells, was told to stop.
     """
     todo = Todo(cells)
     rank = os.environ.get("RANK", "0")
@@ -145,7 +146,8 @@ class _Worker:
                 break
             began = time.monotonic()
             status = self._ask(cell)
-            self.stopped |= not status and self._exit_status() == STOPPED
+            if not status and not self.stopped and self._exit_status() == STOPPED:
+                raise KeyboardInterrupt  # the signal was for the process, and may not have reached this one
             if self.stopped or status not in ("", FULL):
                 return status
             if status == FULL:
