@@ -115,6 +115,30 @@ def test_a_study_that_was_stopped_does_not_try_a_cell_again(
     assert len(asked) == 1
 
 
+def test_a_process_that_is_just_starting_is_told_to_stop(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else would, and the study would go on until its cell has ended."""
+    made = Experiment("e", "E", "?", lambda scale: [Arm("a", {})], None, ())  # type: ignore[arg-type]
+    (cell,) = grid(made, "e.py", bench.scale, bench.corpus, 1, tmp_path)
+    starts, start = threading.Event(), subprocess.Popen
+
+    def slowly(_: object, **options: object) -> "subprocess.Popen[str]":
+        starts.set()
+        time.sleep(0.5)
+        return start(["sleep", "20"], **options)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(subprocess, "Popen", slowly)
+    worker = _Worker(1, tmp_path / "log", lambda *_: None)
+    asking = threading.Thread(target=worker._ask, args=(cell,))
+    asking.start()
+    starts.wait()
+    worker.stop()
+    asking.join(10)
+    assert not asking.is_alive()
+    assert worker._ask(cell) == ""  # nor does another start
+
+
 def test_processes_that_do_not_end_are_waited_for_together(tmp_path: Path) -> None:
     began = time.monotonic()
     workers = [_Worker(2, tmp_path / "log", lambda *_: None) for _ in range(3)]
