@@ -1,3 +1,5 @@
+import gc
+
 import pytest
 import torch
 
@@ -36,6 +38,17 @@ def test_ratio_is_to_the_fastest_softmax() -> None:
         for row in rows:
             if kind in row.ms:
                 assert row.vs_softmax[kind] == pytest.approx(fastest / row.ms[kind])
+
+
+def test_a_setting_leaves_no_tensor_to_the_next() -> None:
+    shape = (SMALL.batch, SMALL.heads, SMALL.length, SMALL.head_dim)
+    gc.collect()
+    gc.disable()
+    try:
+        attention.measure(SMALL, CPU, seconds=0.001, fewest=1, quick=True)
+        assert not [x for x in gc.get_objects() if isinstance(x, torch.Tensor) and x.shape == shape]
+    finally:
+        gc.enable()
 
 
 def test_a_failing_rival_loses_its_row_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,6 +38,6 @@ def test_flex_attention_computes_the_same(causal: bool) -> None:
 def test_score_matrices_that_do_not_fit_are_not_tried() -> None:
     short, long = (torch.empty(1, 32, n, 64, device="meta", dtype=torch.bfloat16) for n in (128, 16384))
     by_name = {c.name: c for c in contestants(torch.device("cpu"))}
-    assert obstacle(by_name["ReLU, eager"], short) is None
-    assert "16.0 GiB" in str(obstacle(by_name["ReLU, eager"], long))
-    assert obstacle(by_name["ReLU, this operator"], long) is None
+    assert obstacle(by_name["ReLU, eager"].score_matrices, short) is None
+    assert "16.0 GiB" in str(obstacle(by_name["ReLU, eager"].score_matrices, long))
+    assert obstacle(by_name["ReLU, this operator"].score_matrices, long) is None

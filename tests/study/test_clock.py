@@ -5,7 +5,7 @@ import pytest
 import torch
 from transformers import TrainerControl, TrainerState
 
-from reluformer.study.clock import PeakOfLastStage, nll_at, speed_of
+from reluformer.study.clock import Clock, PeakOfLastStage, nll_at, speed_of
 
 CURVE = [{"step": 10, "nll": 4.0}, {"step": 30, "nll": 2.0}]
 
@@ -54,3 +54,21 @@ def test_memory_is_that_of_the_last_stage_and_none_where_nothing_was_left_to_tra
         peak = max(peak, gib * 2**30)
     callback.on_train_end(None, state, control)
     assert callback.gib == 2.0
+
+
+def test_time_goes_on_where_a_run_was_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That may be between two points of the curve."""
+    now = 0.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    state, control = TrainerState(), TrainerControl()
+    for step, evaluated in ((10, True), (15, False), (20, True)):  # a run that is stopped and resumed at every step
+        clock = Clock(tmp_path / "curve.json")
+        clock.on_train_begin(None, state, control)
+        now += 5.0
+        state.global_step = step
+        state.log_history.append({"loss": 1.0, "step": step})
+        clock.on_log(None, state, control, {"loss": 1.0})
+        now += 100.0
+        if evaluated:
+            clock.on_evaluate(None, state, control, metrics={"eval_loss": 2.0})
+    assert [(point["step"], point["seconds"]) for point in clock.points] == [(10, 5.0), (20, 15.0)]

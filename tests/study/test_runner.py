@@ -10,6 +10,7 @@ from reluformer.study.bench import Bench
 from reluformer.study.cells import FULL, Cell, grid
 from reluformer.study.experiment import Arm, Experiment
 from reluformer.study.runner import TimeIsUp, Todo, _Worker, run_cells, share_of
+from reluformer.study.worker import STOPPED
 
 
 def test_processes_share_the_cells(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,6 +78,24 @@ def test_an_error_ends_a_study_that_has_no_end_in_time(
         run_cells(grid(made, "e.py", bench.scale, bench.corpus, 1, tmp_path), 1, tmp_path)
 
 
+def test_a_process_that_somebody_else_stops_ends_the_study(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would end as if it had run all cells."""
+
+    def running(self: _Worker) -> "subprocess.Popen[str]":
+        command, pipes = ["sh", "-c", f"exit {STOPPED}"], {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = subprocess.Popen(command, text=True, **pipes)
+        return self.process
+
+    monkeypatch.setattr(_Worker, "_running", running)
+    made = Experiment("e", "E", "?", lambda scale: [Arm("a", {})], None, ())  # type: ignore[arg-type]
+    cells = grid(made, "e.py", bench.scale, bench.corpus, 2, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run_cells(cells, 1, tmp_path)
+    assert not any(cell.record() for cell in cells)  # none has failed
+
+
 def test_a_process_with_nothing_left_to_do_ends_and_leaves_the_gpu_to_others(tmp_path: Path) -> None:
     worker = _Worker(2, tmp_path / "log", lambda *_: None)
     worker.process = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -94,6 +113,30 @@ def test_a_study_that_was_stopped_does_not_try_a_cell_again(
     monkeypatch.setattr(worker, "close", lambda: setattr(worker, "stopped", True))
     worker.work(Todo(grid(made, "e.py", bench.scale, bench.corpus, 2, tmp_path)))
     assert len(asked) == 1
+
+
+def test_a_process_that_is_just_starting_is_told_to_stop(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else would, and the study would go on until its cell has ended."""
+    made = Experiment("e", "E", "?", lambda scale: [Arm("a", {})], None, ())  # type: ignore[arg-type]
+    (cell,) = grid(made, "e.py", bench.scale, bench.corpus, 1, tmp_path)
+    starts, start = threading.Event(), subprocess.Popen
+
+    def slowly(_: object, **options: object) -> "subprocess.Popen[str]":
+        starts.set()
+        time.sleep(0.5)
+        return start(["sleep", "20"], **options)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(subprocess, "Popen", slowly)
+    worker = _Worker(1, tmp_path / "log", lambda *_: None)
+    asking = threading.Thread(target=worker._ask, args=(cell,))
+    asking.start()
+    starts.wait()
+    worker.stop()
+    asking.join(10)
+    assert not asking.is_alive()
+    assert worker._ask(cell) == ""  # nor does another start
 
 
 def test_processes_that_do_not_end_are_waited_for_together(tmp_path: Path) -> None:

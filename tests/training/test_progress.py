@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 from transformers import TrainerControl, TrainerState
 
-from reluformer.training.progress import ProgressBar, _duration
+from reluformer.training.progress import ProgressBar, duration
 
 POINT = {"loss": 3.14159, "tokens_per_second": 12345.6}
 
@@ -47,4 +47,4 @@ def test_only_one_process_shows_it():
 
 @pytest.mark.parametrize(("seconds", "text"), [(3.6, "0:04"), (61, "1:01"), (3600, "1:00:00"), (90061, "25:01:01")])
 def test_durations(seconds, text):
-    assert _duration(seconds) == text
+    assert duration(seconds) == text

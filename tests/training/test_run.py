@@ -5,6 +5,7 @@ import json
 import multiprocessing
 import os
 import signal
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -222,8 +223,10 @@ def test_a_gradient_that_is_no_number_never_reaches_a_checkpoint(
         return loss
 
     after(monkeypatch, 5, poison)  # the third update, after which a checkpoint is due; its loss is a number
+    threads = set(threading.enumerate())
     with pytest.raises(TrainingError, match="between steps 1 and 3; there is no checkpoint yet"):
         train(recipe)
+    assert set(threading.enumerate()) <= threads  # TensorBoard's too has written all and ended
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 

@@ -7,7 +7,7 @@ import torch
 from reluformer.data.dataset import PackedDataset, load_tokenizer
 from reluformer.training.recipe import Checkpoints, Stage
 from reluformer.training.validation import Validation, valid_documents
-from tests.training.runs import small_recipe
+from tests.training.runs import prepare_data, small_recipe
 from tests.training.test_trainer import make
 
 
@@ -18,6 +18,11 @@ def test_documents_come_back_as_text(data: Path) -> None:
     assert sources == [document["en"] for document in expected[:3]]
     assert references == [document["de"] for document in expected[:3]]
     assert len(valid_documents(data, load_tokenizer(data), 99)[0]) == 4
+
+
+def test_documents_come_back_from_data_that_are_not_packed_to_sentences(data: Path, tmp_path: Path) -> None:
+    packed = prepare_data(tmp_path, lengths=(1000,))
+    assert valid_documents(packed, load_tokenizer(packed), 3) == valid_documents(data, load_tokenizer(data), 3)
 
 
 @pytest.mark.parametrize("length", [0, 60])

@@ -90,7 +90,7 @@ def measure(
         for contestant in contestants(device):
             if any(word in contestant.name.lower() for word in without):
                 continue
-            note = obstacle(contestant, trial.inputs[0])
+            note = obstacle(contestant.score_matrices, trial.inputs[0])
             if quick and contestant.compiled:
                 note = "skipped: it compiles for long"
             trial.enter(contestant, note)

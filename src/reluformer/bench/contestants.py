@@ -128,13 +128,8 @@ def causal_blocks(n: int, device: torch.device) -> object:
     )
 
 
-def obstacle(contestant: Contestant, q: Tensor) -> str | None:
-    """Return why a contestant should not even be tried on these inputs, or None."""
-    return memory_obstacle(contestant.score_matrices, q)
-
-
-def memory_obstacle(score_matrices: int, q: Tensor) -> str | None:
-    """Return why this many score matrices should not be tried, or None."""
+def obstacle(score_matrices: int, q: Tensor) -> str | None:
+    """Return why a contestant with this many score matrices should not even be tried on these inputs, or None."""
     b, h, n, _ = q.shape
     score_bytes = b * h * n * n * q.element_size()
     needed = score_matrices * score_bytes

@@ -1,6 +1,6 @@
 """Results as figures."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,18 @@ def _pyplot() -> Any:
     return pyplot
 
 
+def _grouped(axes: Any, heights: Mapping[str, Sequence[float]], groups: Sequence[object]) -> list[Any]:
+    """Draw a bar per contestant, whose ``heights`` are those in every one of the groups; return each one's bars."""
+    width = 0.84 / len(heights)
+    found = []
+    for i, (name, own) in enumerate(heights.items()):
+        places = [j + (i - (len(heights) - 1) / 2) * width for j in range(len(groups))]
+        found.append(axes.bar(places, own, width * 0.92, color=COLOURS.get(name.removesuffix(COMPILED)), label=name))
+    axes.set_xticks(range(len(groups)), [str(group) for group in groups])
+    axes.tick_params(length=0)
+    return found
+
+
 def plot_attention(path: Path, rows: Sequence[attention.Row], caption: str) -> None:
     """Plot TFLOP/s by length: a column per head dimension and causality, a row per pass, a bar per contestant."""
     plt = _pyplot()
@@ -67,21 +79,15 @@ def plot_attention(path: Path, rows: Sequence[attention.Row], caption: str) -> N
     figure, grid = plt.subplots(
         3, len(columns), figsize=(max(6.5, 3.6 * len(columns)), 8), squeeze=False, sharex=True, sharey="row"
     )
-    width = 0.84 / len(names)
     for x, (head_dim, causal) in enumerate(columns):
         for y, kind in enumerate(attention.PASSES):
             axes = grid[y][x]
-            for i, name in enumerate(names):
-                rates = {
-                    r.setting.length: r.tflops(kind)
-                    for r in rows
-                    if r.name == name and (r.setting.head_dim, r.setting.causal) == (head_dim, causal)
-                }
-                heights = [rates.get(n) or 0.0 for n in lengths]
-                places = [j + (i - (len(names) - 1) / 2) * width for j in range(len(lengths))]
-                axes.bar(places, heights, width * 0.92, color=COLOURS.get(name), label=name)
-            axes.set_xticks(range(len(lengths)), [str(n) for n in lengths])
-            axes.tick_params(length=0)
+            rates = {
+                (r.name, r.setting.length): r.tflops(kind)
+                for r in rows
+                if (r.setting.head_dim, r.setting.causal) == (head_dim, causal)
+            }
+            _grouped(axes, {name: [rates.get((name, n)) or 0.0 for n in lengths] for name in names}, lengths)
             if y == 0:
                 axes.set_title(f"head dim {head_dim}, {'causal' if causal else 'not causal'}")
             if x == 0:
@@ -99,19 +105,14 @@ def plot_forgetting(path: Path, rows: Sequence[forgetting.Row], caption: str) ->
     shapes = sorted({(r.setting.head_dim, r.setting.length) for r in rows})
     names = [name for name in dict.fromkeys(r.name for r in rows) if any(r.ms for r in rows if r.name == name)]
     figure, grid = plt.subplots(1, len(strengths), figsize=(max(6.5, 3.6 * len(strengths)), 3.8), squeeze=False)
-    width = 0.84 / len(names)
     for axes, strength in zip(grid[0], strengths, strict=True):
-        for i, name in enumerate(names):
-            found = {
-                (r.setting.head_dim, r.setting.length): r.ms.get("both")
-                for r in rows
-                if r.name == name and r.setting.strength == strength
-            }
-            places = [j + (i - (len(names) - 1) / 2) * width for j in range(len(shapes))]
-            heights = [found.get(shape) or 0.0 for shape in shapes]
-            axes.bar(places, heights, width * 0.92, color=COLOURS.get(name), label=name)
-        axes.set_xticks(range(len(shapes)), [f"{d} x {n}" for d, n in shapes])
-        axes.tick_params(length=0)
+        found = {
+            (r.name, r.setting.head_dim, r.setting.length): r.ms.get("both")
+            for r in rows
+            if r.setting.strength == strength
+        }
+        heights = {name: [found.get((name, *shape)) or 0.0 for shape in shapes] for name in names}
+        _grouped(axes, heights, [f"{d} x {n}" for d, n in shapes])
         axes.set_title(f"mean -log f = {strength:g}")
         axes.set_xlabel("head dim x length")
     grid[0][0].set_ylabel("forward + backward, ms")
@@ -124,20 +125,20 @@ def _plot_models(path: Path, rows: Sequence[Any], caption: str, title: str) -> N
     lengths = sorted({r.load.length for r in rows})
     names = list(dict.fromkeys(r.name for r in rows))
     figure, axes = plt.subplots(figsize=(max(6.5, 2.2 * len(lengths)), 3.8))
-    width = 0.84 / len(names)
     compiled = [name for name in names if name.endswith(COMPILED)]
     both = 0 < len(compiled) < len(names)
-    for i, name in enumerate(names):
-        found = {r.load.length: r for r in rows if r.name == name and r.tokens_per_s}
-        places = [j + (i - (len(names) - 1) / 2) * width for j in range(len(lengths))]
-        heights = [found[n].tokens_per_s / 1000 if n in found else 0.0 for n in lengths]
-        plain = name.removesuffix(COMPILED)
-        look = {"hatch": "////", "edgecolor": "white"} if both and name != plain else {"label": plain}
-        bars = axes.bar(places, heights, width * 0.92, color=COLOURS.get(plain), **look)
-        ratios = [found[n].vs_twin if n in found else None for n in lengths]
+    found = {(r.name, r.load.length): r for r in rows if r.tokens_per_s}
+    heights = {
+        name: [found[name, n].tokens_per_s / 1000 if (name, n) in found else 0.0 for n in lengths] for name in names
+    }
+    for name, bars in zip(names, _grouped(axes, heights, lengths), strict=True):
+        bars.set_label(name.removesuffix(COMPILED))
+        if both and name in compiled:
+            bars.set_label("_")  # not in the legend, where its plain twin is
+            for bar in bars:
+                bar.set(hatch="////", edgecolor="white")
+        ratios = [found[name, n].vs_twin if (name, n) in found else None for n in lengths]
         axes.bar_label(bars, ["" if x is None else f"{x:.2f}" for x in ratios], fontsize=6, padding=1)
-    axes.set_xticks(range(len(lengths)), [str(n) for n in lengths])
-    axes.tick_params(length=0)
     striped = "; striped: layers compiled" if both else "; layers compiled" if compiled else ""
     compared = "; on the bars: times the twin's" if any(r.vs_twin for r in rows) else ""
     axes.set_xlabel(f"length{striped}{compared}")
@@ -161,13 +162,9 @@ def plot_trainers(path: Path, rows: Sequence[Any], caption: str) -> None:
     plt = _pyplot()
     lengths, names = (list(dict.fromkeys(x)) for x in ([r.run.length for r in rows], [r.name for r in rows]))
     figure, axes = plt.subplots(figsize=(6.5, 3.8))
-    width = 0.84 / len(names)
-    for i, name in enumerate(names):
-        heights = [next(r.tokens_per_s for r in rows if (r.name, r.run.length) == (name, n)) / 1000 for n in lengths]
-        places = [j + (i - (len(names) - 1) / 2) * width for j in range(len(lengths))]
-        axes.bar(places, heights, width * 0.92, color=COLOURS.get(name), label=name)
-    axes.set_xticks(range(len(lengths)), [str(n or "sentences") for n in lengths])
-    axes.tick_params(length=0)
+    speeds = {(r.name, r.run.length): r.tokens_per_s / 1000 for r in rows}
+    heights = {name: [speeds[name, n] for n in lengths] for name in names}
+    _grouped(axes, heights, [n or "sentences" for n in lengths])
     axes.set_xlabel("length")
     axes.set_ylabel("thousand target tokens/s")
     _finish(figure, path, f"Training on {Path(rows[0].run.data).name}, {rows[0].run.size}", caption, axes, 3)

@@ -147,7 +147,7 @@ def measure(setting: Setting, device: torch.device, seconds: float, fewest: int,
     with functorch_config.patch(donated_buffer=False):
         for contestant in FIELD:
             row = rows[contestant.name]
-            row.note = contestants.memory_obstacle(contestant.score_matrices, q) or ""
+            row.note = contestants.obstacle(contestant.score_matrices, q) or ""
             if quick and contestant.compiled:
                 row.note = "skipped: it compiles for long"
             if row.note:

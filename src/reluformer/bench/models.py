@@ -81,26 +81,30 @@ def models(load: Load, without: Sequence[str] = ()) -> dict[str, Callable[[], nn
 
 def marian(load: Load) -> nn.Module:
     """Return a stock Marian of the twin's size."""
+    twin = ReLUFormerConfig.preset(f"transformer-{load.size}", vocab_size=load.vocab_size)
+    return marian_like(
+        twin, max_position_embeddings=load.length + 1, pad_token_id=0, eos_token_id=2, decoder_start_token_id=1
+    )
+
+
+def marian_like(ours: ReLUFormerConfig, **fields: Any) -> nn.Module:
+    """Return a stock Marian of the size of one of our models, with further ``fields`` of its configuration."""
     from transformers import MarianConfig, MarianMTModel
 
-    twin = ReLUFormerConfig.preset(f"transformer-{load.size}")
-    slots = twin.memory("ffn").slots
+    slots = ours.memory("ffn").slots
     config = MarianConfig(
-        vocab_size=load.vocab_size,
-        d_model=twin.d_model,
-        encoder_layers=twin.encoder_layers,
-        decoder_layers=twin.decoder_layers,
-        encoder_attention_heads=twin.heads,
-        decoder_attention_heads=twin.heads,
+        vocab_size=ours.vocab_size,
+        d_model=ours.d_model,
+        encoder_layers=ours.encoder_layers,
+        decoder_layers=ours.decoder_layers,
+        encoder_attention_heads=ours.heads,
+        decoder_attention_heads=ours.heads,
         encoder_ffn_dim=slots,
         decoder_ffn_dim=slots,
         activation_function="relu",
         dropout=0.1,
-        max_position_embeddings=load.length + 1,
-        pad_token_id=0,
-        eos_token_id=2,
-        decoder_start_token_id=1,
         forced_eos_token_id=None,
+        **fields,
     )
     config._attn_implementation = "sdpa"
     return MarianMTModel(config)
@@ -131,8 +135,8 @@ def training(
     ids = torch.randint(3, load.vocab_size, (load.batch, load.length), device=device)
     dtype = getattr(torch, load.dtype)
 
-    def step_of(model: Any, compiled: bool) -> Call:
-        model.to(device).train()
+    def step_of(make: Callable[[], Any], compiled: bool) -> Call:
+        model = make().to(device).train()
         if compiled:
             _compile(model)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=device.type == "cuda")
@@ -147,7 +151,7 @@ def training(
         return step
 
     calls = {
-        name + COMPILED * compiled: partial(lambda make, compiled: step_of(make(), compiled), make, compiled)
+        name + COMPILED * compiled: partial(step_of, make, compiled)
         for compiled in ways
         for name, make in models(load, without).items()
     }

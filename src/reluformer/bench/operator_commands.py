@@ -186,6 +186,7 @@ def memory(
         for length in sizes:
             with report.console.status(f"length {length}"):
                 rows.append(memory_bench.measure(length, heads, head_dim, dtype_of(dtype, where), statistics, where))
+            report.keep(rows)
     cells = [
         (
             str(r.length),

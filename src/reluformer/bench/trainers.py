@@ -1,6 +1,5 @@
 """``reluformer bench trainers``: whole training runs on real data, ours and a stock Marian with the stock trainer."""
 
-import gc
 import subprocess
 import threading
 import time
@@ -71,7 +70,6 @@ def race(run: Run, out: Path) -> Iterator[Row]:
     stock.vs_marian = 1.0
     yield stock
     for name in (REGULARISED, TWIN, *((REGULARISED + RECORDED, TWIN + RECORDED) if run.graphs else ())):
-        gc.collect()  # a trainer and its model refer to each other
         release(torch.device("cuda" if uses_gpu() else "cpu"))
         row = _ours(run, name, out)
         row.vs_marian = row.tokens_per_s / stock.tokens_per_s

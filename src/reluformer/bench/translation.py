@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from reluformer.bench.models import marian_like
 from reluformer.bench.timing import Call, medians
 from reluformer.data.files import DataError
 from reluformer.data.speech import speech
@@ -116,7 +117,7 @@ class Race:
             for precision in PRECISIONS[name]:
                 writers[f"{name}, {KINDS[precision]}"] = _engine(Engine(ours, precision))
             writers[f"{name}, {PLAIN}"] = _engine(Engine(ours, "int8", compiled=False))
-        marian = stock_marian(shape)
+        marian = stock_marian(model.config)
         writers[STOCK] = _generate(marian)
         writers |= {f"{CT2} {kind}": _ctranslate2(marian, scratch / kind, kind) for kind in RIVALS}
         writers = {name: x for name, x in writers.items() if not any(word.lower() in name.lower() for word in without)}
@@ -157,31 +158,11 @@ def _rows(shape: Shape, load: Load, found: dict[str, float | str]) -> list[Row]:
     return rows
 
 
-def stock_marian(shape: Shape) -> Any:
-    """Return a stock Marian of that shape; its padding is the last token, as CTranslate2's converter expects."""
-    from transformers import MarianConfig, MarianMTModel
-
-    last = shape.vocabulary - 1
-    config = MarianConfig(
-        vocab_size=shape.vocabulary,
-        d_model=shape.width,
-        encoder_layers=shape.encoder_layers,
-        decoder_layers=shape.decoder_layers,
-        encoder_attention_heads=shape.heads,
-        decoder_attention_heads=shape.heads,
-        encoder_ffn_dim=shape.slots,
-        decoder_ffn_dim=shape.slots,
-        activation_function="relu",
-        max_position_embeddings=4096,
-        pad_token_id=last,
-        eos_token_id=0,
-        bos_token_id=None,
-        decoder_start_token_id=last,
-        forced_eos_token_id=None,
-    )
-    config._attn_implementation = "sdpa"
-    model: Any = MarianMTModel(config)
-    return model.eval()
+def stock_marian(config: ReLUFormerConfig) -> Any:
+    """Return a stock Marian of a model's size; its padding is the last token, as CTranslate2's converter expects."""
+    last = config.vocab_size - 1
+    tokens = {"pad_token_id": last, "eos_token_id": 0, "bos_token_id": None, "decoder_start_token_id": last}
+    return marian_like(config, max_position_embeddings=4096, **tokens).eval()
 
 
 def twin_of(config: ReLUFormerConfig) -> Any:

@@ -1,11 +1,11 @@
 """The curve of a run over training time, which excludes validation and writing; its speed and its memory."""
 
-import itertools
 import json
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
@@ -23,7 +23,8 @@ class Clock(TrainerCallback):
     def on_train_begin(self, args: Any, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Restore the points up to the checkpoint."""
         self.points = [point for point in read_json(self.path) or [] if point["step"] <= state.global_step]
-        self.seconds = self.points[-1]["seconds"] if self.points else 0.0
+        timed = [entry["seconds"] for entry in (*self.points, *state.log_history) if "seconds" in entry]
+        self.seconds = max(timed, default=0.0)
         self.mark = time.monotonic()
 
     def on_log(
@@ -33,6 +34,7 @@ class Clock(TrainerCallback):
         if logs and "loss" in logs:
             now = time.monotonic()
             self.seconds, self.mark = self.seconds + now - self.mark, now
+            state.log_history[-1]["seconds"] = self.seconds  # is in the checkpoint of a run that is stopped here
 
     def on_evaluate(self, args: Any, state: TrainerState, control: TrainerControl, **more: Any) -> None:
         """Add a point."""
@@ -86,8 +88,4 @@ def nll_at(curve: list[dict[str, float]], step: float) -> float | None:
     """
     if not curve or step < curve[0]["step"]:
         return None
-    for before, after in itertools.pairwise(curve):
-        if before["step"] <= step < after["step"]:
-            share = (step - before["step"]) / (after["step"] - before["step"])
-            return before["nll"] + share * (after["nll"] - before["nll"])
-    return curve[-1]["nll"]
+    return float(np.interp(step, [point["step"] for point in curve], [point["nll"] for point in curve]))

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from reluformer.training.commands import Refusal
+
 if TYPE_CHECKING:
     from reluformer.study.cells import Cell
     from reluformer.study.corpus import Corpus
@@ -20,13 +22,6 @@ OF_A_CELL = {"study", "file", "arm", "settings", "seed", "scale_settings", "corp
 WITH_A_CELL = {"cell", "corpus", "test", "out"}  # options allowed beside --cell
 TIME_IS_UP = 75  # the exit status that means "try again later" (EX_TEMPFAIL)
 SIDE_BY_SIDE = 4  # cells on one GPU: small models leave most of it idle
-
-
-class _Refusal(typer.BadParameter):
-    """An error of the command line that belongs to no single parameter."""
-
-    def format_message(self) -> str:
-        return " ".join(self.message.split())
 
 
 def study(
@@ -233,4 +228,4 @@ def _default_jobs() -> int:
 
 
 def _refuse(message: str) -> NoReturn:
-    raise _Refusal(message)
+    raise Refusal(message)

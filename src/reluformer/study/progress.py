@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from reluformer.study.cells import Cell
+from reluformer.training.progress import duration
 
 
 class StudyProgress:
@@ -54,5 +55,4 @@ class StudyProgress:
         if not finished:
             return names + more
         left = self.spent / finished * (self.cells - self.done) / self.jobs
-        minutes, seconds = divmod(round(left), 60)
-        return f"{minutes}:{seconds:02} left  {names}{more}"
+        return f"{duration(left)} left  {names}{more}"

@@ -85,6 +85,7 @@ def run_cells(
 
     Raises:
         TimeIsUp: Cells that were running have written checkpoints.
+        KeyboardInterrupt: So they have where this process, or one of those that run cells, was told to stop.
     """
     todo = Todo(cells)
     rank = os.environ.get("RANK", "0")
@@ -121,6 +122,7 @@ class _Worker:
         self.jobs, self.log, self.watch = jobs, log, watch
         self.process: subprocess.Popen[str] | None = None
         self.stopped = False
+        self.starting = threading.Lock()  # held while a process starts, which could not be told to stop
         self.asked: float | None = None  # time at which the cell that is running was given to the process
         self.silent = False  # whether the process was aborted because nothing was heard of it
 
@@ -145,7 +147,8 @@ class _Worker:
                 break
             began = time.monotonic()
             status = self._ask(cell)
-            self.stopped |= not status and self._exit_status() == STOPPED
+            if not status and not self.stopped and self._exit_status() == STOPPED:
+                raise KeyboardInterrupt  # the signal was for the process, and may not have reached this one
             if self.stopped or status not in ("", FULL):
                 return status
             if status == FULL:
@@ -156,6 +159,8 @@ class _Worker:
 
     def _ask(self, cell: Cell) -> str:
         process = self._running()
+        if process is None:
+            return ""
         assert process.stdin is not None
         assert process.stdout is not None
         self.asked, self.silent = time.time(), False
@@ -177,15 +182,19 @@ class _Worker:
                 self.silent = True
                 self.process.send_signal(signal.SIGABRT)
 
-    def _running(self) -> "subprocess.Popen[str]":
-        if self.process is None or self.process.poll() is not None:
-            self.log.parent.mkdir(parents=True, exist_ok=True)
-            with self.log.open("ab") as log:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-c", WORKER],
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=self._environment(),
-                )  # fmt: skip
-        return self.process
+    def _running(self) -> "subprocess.Popen[str] | None":
+        """Return the process, which is started if there is none; None once it was told to stop."""
+        with self.starting:
+            if self.stopped:
+                return None
+            if self.process is None or self.process.poll() is not None:
+                self.log.parent.mkdir(parents=True, exist_ok=True)
+                with self.log.open("ab") as log:
+                    self.process = subprocess.Popen(
+                        [sys.executable, "-c", WORKER],
+                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=self._environment(),
+                    )  # fmt: skip
+            return self.process
 
     def _environment(self) -> dict[str, str]:
         environment = {name: value for name, value in os.environ.items() if name not in LAUNCHER}
@@ -208,8 +217,10 @@ class _Worker:
 
     def stop(self) -> None:
         """Tell the process to write a checkpoint and end."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
+        with self.starting:
+            self.stopped = True
+            if self.process is not None and self.process.poll() is None:
+                self.process.terminate()
 
     def see_off(self, until: float) -> None:
         """Wait until the process has ended, and abort it at that time, on the monotonic clock.

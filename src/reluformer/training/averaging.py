@@ -37,14 +37,12 @@ def average_checkpoints(folders: Sequence[Path], out: Path) -> None:
 
 
 def _mean(files: Sequence[Path]) -> dict[str, torch.Tensor]:
-    with safe_open(files[0], "pt") as first:
-        names = list(first.keys())
-    mean = {}
     opened: list[Any] = [safe_open(file, "pt") for file in files]
+    names, mean = set(opened[0].keys()), {}
     for file, model in zip(files, opened, strict=True):
-        if set(model.keys()) != set(names):
+        if set(model.keys()) != names:
             raise ValueError(f"{file} holds other weights than {files[0]}")
-    for name in names:
+    for name in sorted(names):
         tensors = [model.get_tensor(name) for model in opened]
         if any(x.shape != tensors[0].shape for x in tensors):
             raise ValueError(f"{name} has another shape in {files[0]} than in one of the other checkpoints")

@@ -13,10 +13,11 @@ from reluformer.training.errors import TrainingError
 STOPPED = 130  # exit status of a shell for Ctrl-C
 
 
-class _Refusal(typer.BadParameter):
+class Refusal(typer.BadParameter):
     """An error of the command line that concerns no single parameter."""
 
     def format_message(self) -> str:
+        """Return the message on one line."""
         return " ".join(self.message.split())
 
 
@@ -67,4 +68,4 @@ def _speaks() -> bool:
 def _refuse(message: str) -> NoReturn:
     if not _speaks():
         raise typer.Exit(2)
-    raise _Refusal(message)
+    raise Refusal(message)

@@ -1,5 +1,6 @@
 """The evaluations of a run: which one was best, and how long ago."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,12 +29,8 @@ class Evaluations:
     @property
     def best(self) -> int | None:
         """Index of the best evaluation, the first of equals; NaN is never the best."""
-        best = None
-        for i, value in enumerate(self.values):
-            known = float("-inf" if self.higher else "inf") if best is None else self.values[best]
-            if value > known if self.higher else value < known:
-                best = i
-        return best
+        finite = [i for i, value in enumerate(self.values) if math.isfinite(value)]
+        return (max if self.higher else min)(finite, key=self.values.__getitem__, default=None)
 
     @property
     def best_step(self) -> int | None:

@@ -60,13 +60,14 @@ class ProgressBar(TrainerCallback):
         began, first = self.began
         done = max(state.global_step - first, 1)
         left = (time.monotonic() - began) / done * (state.max_steps - state.global_step)
-        return "  ".join(part for part in (self.loss, self.speed, f"{_duration(left)} left") if part)
+        return "  ".join(part for part in (self.loss, self.speed, f"{duration(left)} left") if part)
 
     def _say(self, line: str) -> None:
         self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Format a time as a clock does: ``1:02:03`` or ``2:03``."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"

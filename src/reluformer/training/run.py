@@ -1,5 +1,6 @@
 """A training run from recipe to model: begin or resume it, and average its last checkpoints."""
 
+import contextlib
 import difflib
 import shutil
 from collections.abc import Sequence
@@ -182,20 +183,21 @@ def _watched(trainer: TranslationTrainer, last: Path | None, callbacks: Sequence
     trainer.remove_callback(PrinterCallback)
     for callback in (stop, CurveFile(out / "log.jsonl"), progress, *callbacks):
         trainer.add_callback(callback)
-    if trainer.is_world_process_zero():
-        from torch.utils.tensorboard import SummaryWriter
+    with contextlib.ExitStack() as closing:
+        closing.callback(progress.close)
+        if trainer.is_world_process_zero():
+            from torch.utils.tensorboard import SummaryWriter
 
-        trainer.add_callback(TensorBoardCallback(SummaryWriter(str(out / "logs"))))
-    try:
-        with stop.listening():
+            writer = closing.enter_context(SummaryWriter(str(out / "logs")))  # type: ignore[no-untyped-call]
+            trainer.add_callback(TensorBoardCallback(writer))
+        closing.enter_context(stop.listening())
+        try:
             trainer.train(resume_from_checkpoint=str(last) if last else None)
-    except torch.OutOfMemoryError:
-        raise TrainingError(
-            f"the GPU's memory is full after step {trainer.state.global_step}: "
-            f"lower batches.cost = {trainer.recipe.batches.cost}, and raise batches.accumulate instead"
-        ) from None
-    finally:
-        progress.close()
+        except torch.OutOfMemoryError:
+            raise TrainingError(
+                f"the GPU's memory is full after step {trainer.state.global_step}: "
+                f"lower batches.cost = {trainer.recipe.batches.cost}, and raise batches.accumulate instead"
+            ) from None
     return stop.stopped
 
 

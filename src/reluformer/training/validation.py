@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from reluformer.data.batching import CostBatches
-from reluformer.data.dataset import PackedDataset
+from reluformer.data.dataset import PackedDataset, read_manifest
 from reluformer.data.packing import split_sentences
 from reluformer.models.loss import IGNORED
 from reluformer.training.loading import batches_of, longer_sides
@@ -62,7 +62,7 @@ class Validation:
 
 def valid_documents(folder: Path | str, tokenizer: Any, count: int) -> tuple[Documents, Documents]:
     """Return the first ``count`` validation documents as text: sources and references."""
-    examples = PackedDataset(folder, "valid", min(PackedDataset(folder, "valid").manifest["lengths"]))
+    examples = PackedDataset(folder, "valid", min(read_manifest(folder)["lengths"]))
     chosen = groupby(range(len(examples)), key=lambda i: examples.origin(i)[0])
     sides: tuple[Documents, Documents] = ([], [])
     for _, numbers in islice(chosen, count):

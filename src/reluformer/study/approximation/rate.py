@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import linear_regression, pvariance
 
 from reluformer.study.report.student import Difference
 
@@ -21,13 +21,12 @@ class Rate:
 def fit_rate(widths: Sequence[float], errors: Sequence[float]) -> Rate:
     """Fit log error over log width by least squares."""
     x, y = [math.log(width) for width in widths], [math.log(error) for error in errors]
-    mean_x, mean_y, freedom = fmean(x), fmean(y), len(x) - 2
-    spread = sum((a - mean_x) ** 2 for a in x)
-    slope = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True)) / spread
+    slope, intercept = linear_regression(x, y)
+    freedom = len(x) - 2
     if freedom < 1:
         return Rate(slope, None)
-    residuals = sum((b - mean_y - slope * (a - mean_x)) ** 2 for a, b in zip(x, y, strict=True))
-    return Rate(slope, t_quantile(freedom) * math.sqrt(residuals / freedom / spread))
+    residuals = sum((b - intercept - slope * a) ** 2 for a, b in zip(x, y, strict=True))
+    return Rate(slope, t_quantile(freedom) * math.sqrt(residuals / freedom / (len(x) * pvariance(x))))
 
 
 def t_quantile(freedom: float) -> float:

@@ -3,13 +3,14 @@
 This experiment is ours, not the paper's: it separates in minutes what takes ``documents`` hours to separate.
 """
 
+import math
 from typing import Any
 
 import torch
 
 from reluformer.report import memory_report
 from reluformer.study.bench import Bench
-from reluformer.study.experiment import Arm, Claim, Column, Experiment, Profile
+from reluformer.study.experiment import Arm, Claim, Column, Diverged, Experiment, Profile
 from reluformer.study.experiments._memories import ALONE, ATTENTIONS, CENTRED, EIGHTH, PLAIN_EIGHTH, POWER
 from reluformer.study.retrieval import Course, batch_of, make_model, nll_by_length, train_model
 from reluformer.study.scales import Scale
@@ -53,6 +54,8 @@ def run(arm: Arm, seed: int, bench: Bench) -> dict[str, Any]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = make_model(arm.settings["memory"], course.short, seed)
     losses, between = train_model(model, course, seed, device)
+    if not math.isfinite(losses[-1]):
+        raise Diverged("the loss is not a number")
     after = nll_by_length(model, course, device)
     shown = batch_of(course.long, SHOWN, torch.Generator().manual_seed(8))
     report = memory_report(model, {name: x.to(device) for name, x in shown.items()})

@@ -12,6 +12,8 @@ from transformers import get_cosine_schedule_with_warmup
 from reluformer.memory import Attention, calibrate
 from reluformer.models import ReLUFormerForCausalLM
 from reluformer.study.experiment import Diverged
+from reluformer.training.optimising import ParameterKinds
+from reluformer.training.recipe import Optimiser
 
 WARMUP = 0.1  # share of the updates until the learning rate peaks
 CLIP = 1.0  # largest norm of the gradient
@@ -52,10 +54,8 @@ def train_language(
     model.to(device).train()  # type: ignore[arg-type]
     random = torch.Generator().manual_seed(seed)
     calibrate(model, input_ids=_windows(text, course, random).to(device))
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    others = [p for p in model.parameters() if p.dim() <= 1]  # biases, gains and gammas do not decay
-    groups = [{"params": matrices, "weight_decay": course.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    optimiser = torch.optim.AdamW(groups, lr=course.lr, betas=(0.9, 0.98))
+    settings = Optimiser(lr=course.lr, weight_decay=course.weight_decay, gamma_lr=1.0)
+    optimiser = torch.optim.AdamW(ParameterKinds.of(model).groups(model, settings), lr=course.lr, betas=settings.betas)
     schedule = get_cosine_schedule_with_warmup(optimiser, max(1, round(WARMUP * course.steps)), course.steps)
     seconds, mark, curve = 0.0, time.monotonic(), list[dict[str, float]]()
     for step in range(1, course.steps + 1):

@@ -139,10 +139,10 @@ def _prepare(processor: Any, mode: str, image: Any) -> Tensor:
 def _hold_out(images: Dataset[Any], labels: Sequence[int], classes: tuple[str, ...]) -> Images:
     """Hold out the same images whatever the seed of a run, so that results can be compared."""
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)).tolist()
-    test: list[int] = []
-    for label in range(len(classes)):
-        own = [i for i in order if labels[i] == label]
-        test += own[: max(1, round(HELD_OUT * len(own)))]
+    by_class: list[list[int]] = [[] for _ in classes]
+    for i in order:
+        by_class[labels[i]].append(i)
+    test = [i for own in by_class for i in own[: max(1, round(HELD_OUT * len(own)))]]
     held = set(test)
     return Images(Subset(images, [i for i in order if i not in held]), Subset(images, test), classes)
 

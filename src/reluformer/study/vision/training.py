@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +14,8 @@ from reluformer.memory import calibrate
 from reluformer.models import ReLUFormerForImageClassification
 from reluformer.study.experiment import Diverged
 from reluformer.study.vision.images import Images, Pair, in_memory
+from reluformer.training.optimising import ParameterKinds
+from reluformer.training.recipe import Optimiser
 
 WARMUP = 0.1  # share of the updates until the learning rate peaks
 CLIP = 1.0  # largest norm of the gradient
@@ -47,7 +48,8 @@ def train_classifier(
     batches = _forever(images, course.batch, seed)
     if model.config.memory("encoder_self").gamma in ("learned", "shared"):
         calibrate(model, pixel_values=next(batches)[0].to(device))
-    optimiser = torch.optim.AdamW(_groups(model, course.weight_decay), lr=course.lr, betas=(0.9, 0.98))
+    settings = Optimiser(lr=course.lr, weight_decay=course.weight_decay, gamma_lr=1.0)
+    optimiser = torch.optim.AdamW(ParameterKinds.of(model).groups(model, settings), lr=course.lr, betas=settings.betas)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _share_of_lr(step, course.steps))
     began, losses, curve = time.monotonic(), list[Tensor](), list[dict[str, float]]()
     for step in range(1, course.steps + 1):
@@ -92,13 +94,6 @@ def _forever(images: Images, batch: int, seed: int) -> Iterator[tuple[Tensor, Te
 
 def _readers(images: Dataset[Pair]) -> int:
     return 0 if in_memory(images) else READERS
-
-
-def _groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return the parameter groups: matrices decay; biases, gains, gammas and the class token do not."""
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    others = [p for p in model.parameters() if p.dim() <= 1]
-    return [{"params": matrices, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
 
 
 def _share_of_lr(step: int, steps: int) -> float:
