@@ -25,7 +25,7 @@ from reluformer.data.files import DataError
 from reluformer.data.prepare import Plan, prepare
 from reluformer.models import ReLUFormerConfig, ReLUFormerForConditionalGeneration
 from reluformer.pretrained import languages_of
-from reluformer.training.errors import TrainingError
+from reluformer.training.errors import NoNumber, TrainingError
 from reluformer.training.recipe import Checkpoints, Recipe, Stage, read_recipe
 from reluformer.training.recording import RecordedStep
 from reluformer.training.run import compile_layers, model_config, train
@@ -201,7 +201,7 @@ def test_a_signal_finishes_the_update_and_the_run_goes_on(
 def test_a_loss_that_is_no_number_stops_the_run(whole: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = replace(whole, out=str(tmp_path / "run"), log_every=4)
     after(monkeypatch, 13, lambda _, loss: loss * float("nan"))  # in the seventh update
-    with pytest.raises(TrainingError) as error:
+    with pytest.raises(NoNumber) as error:
         train(recipe)
     last = tmp_path / "run" / "checkpoints" / "step-6"
     assert str(error.value) == (

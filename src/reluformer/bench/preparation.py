@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from reluformer.data.dataset import read_manifest
 from reluformer.data.files import DataError
@@ -32,17 +33,16 @@ def measure(inputs: Sequence[str], languages: str, options: Sequence[str], out: 
     """Prepare the inputs from scratch in a process of its own, and measure it together with its children."""
     command = [sys.executable, "-m", "reluformer", "data", "prepare", *inputs, "--languages", languages]
     began = time.perf_counter()
-    process = subprocess.Popen(
-        [*command, *options, "--out", str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    )
-    peak = 0.0
-    while process.poll() is None:
-        peak = max(peak, _memory_of(process.pid))
-        time.sleep(SAMPLE_SECONDS)
-    seconds = time.perf_counter() - began
-    assert process.stderr is not None
-    if process.returncode:
-        raise DataError(process.stderr.read().strip() or f"data prepare ended with status {process.returncode}")
+    with TemporaryFile("w+") as said:  # a pipe that nobody reads would fill up, and stop the process
+        process = subprocess.Popen([*command, *options, "--out", str(out)], stdout=subprocess.DEVNULL, stderr=said)
+        peak = 0.0
+        while process.poll() is None:
+            peak = max(peak, _memory_of(process.pid))
+            time.sleep(SAMPLE_SECONDS)
+        seconds = time.perf_counter() - began
+        said.seek(0)
+        if process.returncode:
+            raise DataError(said.read().strip() or f"data prepare ended with status {process.returncode}")
     shards = [shard for split in read_manifest(out)["splits"].values() for shard in split["shards"]]
     pairs = sum(shard["cleaning"]["pairs"] for shard in shards)
     names = " ".join(Path(name).name for name in inputs)

@@ -23,7 +23,7 @@ from reluformer.study.locks import locked
 from reluformer.study.recalibration import Recalibration
 from reluformer.study.scales import Scale
 from reluformer.study.trunk import Trunk
-from reluformer.training.errors import TrainingError
+from reluformer.training.errors import NoNumber
 from reluformer.training.loading import longer_sides
 from reluformer.training.recipe import Batches, Checkpoints, Optimiser, Recipe, Stage
 
@@ -174,9 +174,7 @@ class Bench:
         try:
             # The clock comes last: what the others do at a checkpoint is not training.
             outcome = train(recipe, [peak, *callbacks, LeanCheckpoints(folder), Clock(curve)])
-        except TrainingError as error:
-            if "not a number" not in str(error):
-                raise
+        except NoNumber as error:
             reason = str(error).partition(";")[0]
             return {"diverged": reason, "result": {"curve": read_json(curve) or []}}
         if outcome.model is None:

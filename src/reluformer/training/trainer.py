@@ -29,7 +29,7 @@ from reluformer.training.annealing import Annealing
 from reluformer.training.arguments import uses_bf16
 from reluformer.training.averaging import WEIGHTS
 from reluformer.training.checkpoints import CheckpointFolder
-from reluformer.training.errors import TrainingError
+from reluformer.training.errors import NoNumber, TrainingError
 from reluformer.training.history import Evaluations
 from reluformer.training.loading import batches_of, longer_sides
 from reluformer.training.measuring import Measures
@@ -241,7 +241,7 @@ class TranslationTrainer(Seq2SeqTrainer):
         if self.accelerator.reduce(told, "sum") > 0:
             first, last = self._globalstep_last_logged + 1, self.state.global_step
             when = f"at step {last}" if first >= last else f"between steps {first} and {last}"
-            raise TrainingError(f"the loss is not a number any more {when}; {self._last_good()}")
+            raise NoNumber(f"the loss is not a number any more {when}; {self._last_good()}")
 
     def _last_good(self) -> str:
         last = self.checkpoints.last()
