@@ -157,6 +157,16 @@ def test_wrong_argument_is_one_line(
     assert err.count("\n") == 1
 
 
+def test_a_folder_of_something_else_is_no_fault_of_the_inputs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    for out, words in ((tmp_path / "file", "is a file, takes a folder"), (tmp_path, "holds other files: takes a new")):
+        status, _, err = prepare(capsys, tmp_path, "--out", out)
+        assert (status, err.count("\n")) == (2, 1)
+        assert f"--out: {out} {words}" in err
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

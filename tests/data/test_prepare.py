@@ -190,6 +190,15 @@ def test_damage_is_repaired(plan: Plan, tmp_path: Path) -> None:
     assert files(tmp_path / "out") == whole
 
 
+@pytest.mark.parametrize("content", ["", '{"model": {"vo', "{}"])
+def test_a_damaged_tokeniser_is_repaired(plan: Plan, tmp_path: Path, content: str) -> None:
+    run(plan, tmp_path / "out")
+    whole = files(tmp_path / "out")
+    (tmp_path / "out" / "tokenizer" / "tokenizer.json").write_text(content)
+    assert run(plan, tmp_path / "out")[1] == {f"learn the vocabulary train-{i}" for i in range(3)}
+    assert files(tmp_path / "out") == whole
+
+
 def test_an_error_spares_what_was_there(plan: Plan, tmp_path: Path) -> None:
     run(plan, tmp_path / "out")
     before = files(tmp_path / "out")

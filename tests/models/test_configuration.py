@@ -79,6 +79,7 @@ def test_the_small_preset_is_the_paper_s_size():
             {"position_shift": 5, "positions": "rotary"},
             r"position_shift must be 0 unless .* sinusoidal, got 5",
         ),
+        ({"d_model": -4}, r"d_model must be an int >= 1, got -4"),
         ({"vocab_size": 0}, r"vocab_size must be an int >= 1, got 0"),
         ({"use_cache": "x"}, r"use_cache must be True or False, got 'x'"),
         ({"tie_word_embeddings": 1}, r"tie_word_embeddings must be True or False, got 1"),

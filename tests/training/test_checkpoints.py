@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import save_file
 
 from reluformer.data.files import write_json
-from reluformer.training.checkpoints import CheckpointFolder, check_readable
+from reluformer.training.checkpoints import CheckpointFolder, check_complete, check_readable
 from reluformer.training.errors import TrainingError
 
 
@@ -70,3 +70,13 @@ def test_one_that_was_damaged_is_named(tmp_path: Path, name: str) -> None:
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(TrainingError, match=rf"cannot read .*{name}: .*; remove .* to go on from the one before it"):
         check_readable(tmp_path)
+
+
+@pytest.mark.parametrize("lost", ["model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state_1.pth"])
+def test_one_that_lacks_a_part_is_named(tmp_path: Path, lost: str) -> None:
+    for name in {"model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state_1.pth"} - {lost}:
+        (tmp_path / name).touch()
+    with pytest.raises(TrainingError, match=rf"{tmp_path} has no {lost[:9]}.*; remove .* to go on from the one before"):
+        check_complete(tmp_path)
+    (tmp_path / lost).touch()
+    check_complete(tmp_path)

@@ -4,6 +4,7 @@ import errno
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
 from dataclasses import replace
@@ -138,6 +139,16 @@ class Dies(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.global_step == 8:
             raise ChildProcessError
+
+
+def test_no_run_goes_on_from_a_part_of_a_checkpoint(whole: Recipe, tmp_path: Path) -> None:
+    recipe = replace(whole, out=str(tmp_path / "run"))
+    shutil.copytree(whole.out, recipe.out)
+    shutil.rmtree(tmp_path / "run" / "model")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-12")
+    (tmp_path / "run" / "checkpoints" / "step-9" / "optimizer.pt").unlink()
+    with pytest.raises(TrainingError, match=r"checkpoints/step-9 has no optimizer"):
+        train(recipe)
 
 
 @pytest.mark.parametrize("recorded", [False, True])

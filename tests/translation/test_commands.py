@@ -379,6 +379,7 @@ def test_evaluate_a_real_model_on_the_embedded_corpus(capsys, folder: Path, mode
             "--out: cannot write /proc/none/x: No such file",
         ),
         (["x.jsonl", "--hypotheses", "none.txt"], "--hypotheses: takes a file, there is none at none.txt"),
+        (["x.jsonl", "--hypotheses", "."], "--hypotheses: takes a file, . is a folder"),
         (["x.jsonl", "--model", "m", "--tokenize", "klingon"], "--tokenize: sacreBLEU cannot tokenise with 'klingon'"),
         (["x.jsonl", "--model", "m", "--out", "."], "--out: takes a file, . is a folder"),
         (["x.jsonl", "--model", "m", "--keep", "x.jsonl"], "--keep: x.jsonl is an input"),

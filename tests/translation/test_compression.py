@@ -97,6 +97,10 @@ def twice(folder: Path) -> None:
         (shutil.rmtree, "model is no folder: takes the folder of a model"),
         (other_kind, "model takes a config.json of model_type reluformer, got marian"),
         (
+            lambda folder: (folder / "config.json").write_text("[1]"),
+            "model takes a config.json of model_type reluformer, got None",
+        ),
+        (
             lambda folder: (folder / "config.json").unlink(),
             "model takes a config.json of model_type reluformer, got None",
         ),

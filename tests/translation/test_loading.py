@@ -57,6 +57,12 @@ def lose_a_weight(folder: Path) -> None:
     )
 
 
+def other_width(folder: Path) -> None:
+    path = folder / "config.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"d_model": 2 * content["d_model"]}))
+
+
 def other_vocabulary(folder: Path) -> None:
     path = folder / "tokenizer.json"
     content = json.loads(path.read_text())
@@ -73,6 +79,7 @@ def other_vocabulary(folder: Path) -> None:
         (remove("model.safetensors"), "is no model that can be read: .*no file"),
         (cut_short, "is no model that can be read: "),
         (lose_a_weight, r"lacks weights of its model: model\.decoder\.layers\.0.* and 0 more"),
+        (other_width, r"has weights of other shapes than its config\.json: model\.\S+ is \[\d.*\], takes \[\d"),
         (other_vocabulary, "has 601 tokens in its tokeniser and 600 in its model"),
         (lambda folder: (folder / "tokenizer.json").write_text("{"), "no tokeniser that can be read"),
         (lambda folder: (folder / "config.json").write_text("{"), "is no model that can be read"),

@@ -13,7 +13,7 @@ import typer
 from reluformer.data.cleaning import Cleaning
 from reluformer.data.documents import Document, Languages, check_output, input_files, to_line
 from reluformer.data.files import DataError
-from reluformer.data.prepare import Plan, Watch
+from reluformer.data.prepare import Plan, Watch, check_folder
 from reluformer.data.prepare import prepare as prepare_data
 
 data = typer.Typer(help="Corpora: clean, tokenise, pack, look inside.", no_args_is_help=True, add_completion=False)
@@ -56,6 +56,7 @@ def prepare(
             sample=sample,
         ),
     )
+    _checked("--out", lambda: check_folder(out))
     from reluformer.console import console
     from reluformer.data.tables import packed_table, split_table
 

@@ -78,16 +78,13 @@ def prepare(
 ) -> tuple[dict[str, Any], bool]:
     """Prepare data in a folder, and return its manifest and whether there was anything to do."""
     refuse_in_workers()
-    check_name(out)
-    if out.exists() and not out.is_dir():
-        raise DataError(f"{out} is a file, takes a folder")
-    if out.exists() and not (out / KNOWN).exists() and any(out.iterdir()):
-        raise DataError(f"{out} holds other files: takes a new or empty folder, or that of an earlier run")
+    check_folder(out)
     content = content_of([*plan.inputs, *plan.valid], out / KNOWN)
     settings = {"format": FORMAT, **json.loads(json.dumps(asdict(plan)))}
     key = hash_of([settings, list(content.values())])
     manifest = read_json(out / MANIFEST)
-    if manifest is not None and manifest.get("key") == key and not damaged_files(out, manifest):
+    whole = manifest is not None and manifest.get("key") == key and not damaged_files(out, manifest)
+    if whole and _vocabulary(out / TOKENIZER):
         return manifest, False
     run = _Run(plan, out, content, watch)
     run.clean()
@@ -99,6 +96,23 @@ def prepare(
     write_json(out / MANIFEST, manifest)
     run.forget_the_rest()
     return manifest, True
+
+
+def check_folder(out: Path) -> None:
+    """Refuse a folder that cannot be prepared in, since it is none or holds something else."""
+    check_name(out)
+    if out.exists() and not out.is_dir():
+        raise DataError(f"{out} is a file, takes a folder")
+    if out.exists() and not (out / KNOWN).exists() and any(out.iterdir()):
+        raise DataError(f"{out} holds other files: takes a new or empty folder, or that of an earlier run")
+
+
+def _vocabulary(folder: Path) -> int:
+    """Return the number of tokens of a tokeniser, 0 if it is missing or damaged."""
+    match read_json(folder / "tokenizer.json"):
+        case {"model": {"vocab": dict(tokens)}}:
+            return len(tokens)
+    return 0
 
 
 class _Run:
@@ -137,13 +151,13 @@ class _Run:
         texts = [self.texts[item].key for item in self.plan.inputs]
         self.tokenizer_key = hash_of([FORMAT, texts, self.plan.vocab, self.plan.sample])
         note = self.tokenizer / "key.json"
-        if read_json(note) != self.tokenizer_key:
+        if read_json(note) != self.tokenizer_key or not _vocabulary(self.tokenizer):
             tokenizer = train_tokenizer(self._sample(), self.plan.vocab)
             (self.out / MANIFEST).unlink(missing_ok=True)
             with written_folder(self.tokenizer) as folder:
                 tokenizer.save_pretrained(folder)
                 write_json(folder / note.name, self.tokenizer_key)
-        self.vocabulary = len(json.loads((self.tokenizer / "tokenizer.json").read_bytes())["model"]["vocab"])
+        self.vocabulary = _vocabulary(self.tokenizer)
         for item, text in self.texts.items():
             self.shards[item] = self.out / "shards" / hash_of([FORMAT, text.key, self.tokenizer_key])
 

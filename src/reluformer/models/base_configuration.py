@@ -51,7 +51,8 @@ class MemoryConfig(PreTrainedConfig):
         """Check every field and fill in the settings of the memories."""
         for name, default in self.defaults.items():
             if name == "ffn":
-                default = dataclasses.replace(default, slots=4 * self.d_model if isinstance(self.d_model, int) else 1)
+                width = self.d_model if isinstance(self.d_model, int) else 1
+                default = dataclasses.replace(default, slots=max(4 * width, 1))
             given = getattr(self, name)
             settings = MemorySettings.of(name, default.to_dict() | dict(given)) if _is_mapping(name, given) else default
             setattr(self, name, settings.to_dict())

@@ -15,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from reluformer.training.errors import TrainingError
 
 PREFIX = "step-"
+PARTS = ("model.safetensors", "optimizer*", "scheduler.pt", "rng_state*.pth")  # what a run needs to go on
 
 
 class CheckpointFolder:
@@ -90,6 +91,13 @@ def check_readable(checkpoint: Path) -> None:
             reason = str(error)
         if reason:
             raise TrainingError(f"cannot read {path}: {reason}; remove {checkpoint} to go on from the one before it")
+
+
+def check_complete(checkpoint: Path) -> None:
+    """Refuse to go on from a checkpoint that lacks a part: without it, the run would silently become another one."""
+    for part in PARTS:
+        if not any(checkpoint.glob(part)):
+            raise TrainingError(f"{checkpoint} has no {part}; remove {checkpoint} to go on from the one before it")
 
 
 def _to_disk(path: Path) -> None:

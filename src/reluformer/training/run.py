@@ -26,7 +26,7 @@ from reluformer.models.loss import IGNORED
 from reluformer.training.arguments import training_arguments
 from reluformer.training.averaging import average_checkpoints
 from reluformer.training.callbacks import CurveFile, StopOnSignal
-from reluformer.training.checkpoints import CheckpointFolder, check_readable
+from reluformer.training.checkpoints import CheckpointFolder, check_complete, check_readable
 from reluformer.training.errors import TrainingError
 from reluformer.training.identity import claim
 from reluformer.training.loading import longer_sides
@@ -98,6 +98,8 @@ def train(recipe: Recipe, callbacks: Sequence[TrainerCallback] = ()) -> Outcome:
     state = TrainerState.load_from_json(str(last / "trainer_state.json")) if last else TrainerState()
     if (out / "model").exists():
         return Outcome(state.global_step, out / "model")
+    if last is not None and not is_over(recipe, state):
+        check_complete(last)
 
     set_seed(recipe.seed)
     tokenizer = load_tokenizer(recipe.data)

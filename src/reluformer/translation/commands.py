@@ -214,6 +214,8 @@ def evaluate(
                 check_output(path, data, [other for other in (hypotheses, compare) if other])
     if out and keep and out.resolve() == keep.resolve():
         raise typer.BadParameter("takes another file than --out", param_hint="--keep")
+    if hypotheses and hypotheses.is_dir():
+        raise typer.BadParameter(f"takes a file, {hypotheses} is a folder", param_hint="--hypotheses")
     if hypotheses and not hypotheses.is_file():
         raise typer.BadParameter(f"takes a file, there is none at {hypotheses}", param_hint="--hypotheses")
     with _refusals("--tokenize"):

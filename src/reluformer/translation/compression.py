@@ -16,7 +16,8 @@ def compress_folder(folder: Path, out: Path) -> list[Kept]:
     """Write compressed weights and copies of the other files to ``out``; any failure is a :class:`DataError`."""
     if not folder.is_dir():
         raise DataError(f"{folder} is {'a file' if folder.exists() else 'no folder'}: takes the folder of a model")
-    kind = (read_json(folder / "config.json") or {}).get("model_type")
+    config = read_json(folder / "config.json")
+    kind = config.get("model_type") if isinstance(config, dict) else None
     if kind != ReLUFormerConfig.model_type:
         raise DataError(f"{folder} takes a config.json of model_type {ReLUFormerConfig.model_type}, got {kind}")
     if not (folder / WEIGHTS).is_file():

@@ -37,7 +37,7 @@ def load_model(folder: Path, device: str = "auto", precision: str = "auto") -> t
     try:
         tokenizer = load_encoder(folder)
         model, report = AutoModelForSeq2SeqLM.from_pretrained(
-            folder, dtype=dtype, local_files_only=True, output_loading_info=True
+            folder, dtype=dtype, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True
         )
     except (OSError, ValueError, RuntimeError, KeyError, SafetensorError) as error:
         raise DataError(f"{folder} is no model that can be read: {_first_line(error)}") from None
@@ -46,6 +46,9 @@ def load_model(folder: Path, device: str = "auto", precision: str = "auto") -> t
     missing = sorted(report["missing_keys"])
     if missing:
         raise DataError(f"{folder} lacks weights of its model: {missing[0]} and {len(missing) - 1} more")
+    for name, shape, takes in sorted(report["mismatched_keys"]):
+        shapes = f"{name} is {list(shape)}, takes {list(takes)}"
+        raise DataError(f"{folder} has weights of other shapes than its config.json: {shapes}")
     known, taken = tokenizer.get_vocab_size(), model.config.vocab_size
     if known > taken:
         raise DataError(f"{folder} has {known} tokens in its tokeniser and {taken} in its model")
