@@ -18,6 +18,7 @@ def datasets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     module = pytest.importorskip("datasets", reason="pip install datasets")
     monkeypatch.setattr(module.config, "HF_DATASETS_CACHE", tmp_path / "cache")
     monkeypatch.setattr(module.config, "HF_DATASETS_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # or it would ask for long
     return module
 
 
